@@ -1,0 +1,40 @@
+# Every target makes what it needs: the first call creates .venv and installs, later ones start at once.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help demo test lint format bench clean
+
+help: ## say what each target does
+	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 10
+
+demo: .venv/installed ## class counts, effective numbers, weights and a loss of a long-tailed example
+	@$(BIN)/python examples/demo.py
+
+test: lint ## ruff, mypy, pytest with doctests
+	$(BIN)/pytest
+
+lint: .venv/installed ## ruff and mypy alone
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: .venv/installed ## let ruff put the code in order
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: .venv/installed-bench ## speed and memory beside the peers, into results/bench/
+	$(BIN)/python -m benchmarks.losses --output results/bench
+
+clean: ## remove .venv and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=…" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(INSTALL) --editable '.[dev]'
+	touch $@
+
+.venv/installed-bench: .venv/installed
+	$(INSTALL) --editable '.[dev,bench]'
+	touch $@

@@ -1,0 +1,219 @@
+"""Labels → samples per class, and the long-tailed profiles of the paper."""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from longtail._checks import check_choice
+
+__all__ = ["class_counts", "imbalance_factor", "long_tailed_counts"]
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+
+@overload
+def class_counts(labels: Tensor, num_classes: int | None = None) -> Tensor: ...
+@overload
+def class_counts(labels: Any, num_classes: int | None = None) -> Any: ...
+def class_counts(labels: Any, num_classes: int | None = None) -> Any:
+    r"""Count the samples of each class.
+
+    .. math:: n_i = \#\{k : y_k = i\}, \qquad i = 0, \dots, C-1
+
+    For a multi-hot matrix, :math:`n_i` is the number of samples that carry class :math:`i`. Count the
+    whole training set, not a batch.
+
+    Args:
+        labels: class indices of shape (N,), or a multi-hot matrix of shape (N, C): a list, a NumPy array, a
+            tensor, a pandas Series or DataFrame; or a data set with ``.targets`` or ``.labels``, or a
+            ``Subset``, ``ConcatDataset`` or ``TensorDataset`` over such.
+        num_classes: C. Without it the largest label + 1, or the number of columns. Give it whenever the last
+            classes could be missing from ``labels``.
+
+    Returns:
+        int64 counts of shape (C,): a tensor on the labels' device if the labels are a tensor, else a NumPy array.
+
+    Example:
+        >>> class_counts([0, 0, 0, 2, 1, 0])
+        array([4, 1, 1])
+        >>> class_counts(torch.tensor([[1, 0, 1], [1, 0, 0]]))
+        tensor([2, 0, 1])
+    """
+    if num_classes is not None and num_classes < 1:
+        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+    found = find_labels(labels)
+    values = to_numpy(found)
+    if values.dtype.kind not in "biuf":
+        raise TypeError(
+            f"labels must be integers, got dtype {values.dtype}; number them with "
+            "classes, labels = numpy.unique(labels, return_inverse=True)"
+        )
+    if values.ndim == 2:
+        counts = _count_multi_hot(values, num_classes)
+    elif values.ndim == 1:
+        counts = _count_indices(values, num_classes)
+    else:
+        raise ValueError(
+            f"labels must have shape (N,) or, multi-hot, (N, C), got {values.shape}; flatten maps of labels first"
+        )
+    return like(found, counts)
+
+
+def _count_indices(values: npt.NDArray[Any], num_classes: int | None) -> IntArray:
+    if num_classes is None and not values.size:
+        raise ValueError("labels are empty: pass num_classes")
+    indices = values.astype(np.int64) if np.all(np.isfinite(values)) else np.zeros(0, np.int64)
+    if indices.shape != values.shape or np.any(indices != values):
+        wrong = values[~np.isfinite(values) | (values != np.floor(values))][0]
+        raise ValueError(f"labels must be whole numbers, got {wrong}")
+    classes = int(indices.max()) + 1 if num_classes is None else num_classes
+    check_labels_in_range("labels", indices, classes)
+    return np.bincount(indices, minlength=classes).astype(np.int64)
+
+
+def _count_multi_hot(values: npt.NDArray[Any], num_classes: int | None) -> IntArray:
+    if num_classes is not None and values.shape[1] != num_classes:
+        raise ValueError(f"labels have {values.shape[1]} columns but num_classes is {num_classes}")
+    strange = (values != 0) & (values != 1)
+    if strange.any():
+        raise ValueError(
+            f"multi-hot labels of shape {values.shape} must be 0 or 1, got {values[strange][0]}; "
+            "class indices must have shape (N,)"
+        )
+    counts: IntArray = np.count_nonzero(values, axis=0)
+    return counts
+
+
+def check_labels_in_range(argument: str, indices: IntArray, num_classes: int) -> None:
+    """Refuse class indices outside [0, num_classes), naming the first one and where it is."""
+    outside = (indices < 0) | (indices >= num_classes)
+    if outside.any():
+        where = np.argwhere(outside)[0].tolist()
+        place = where[0] if len(where) == 1 else tuple(where)
+        raise ValueError(
+            f"{argument} must be in [0, {num_classes}) for {num_classes} classes, "
+            f"got {indices[outside][0]} at index {place}"
+        )
+
+
+def imbalance_factor(counts: Any) -> float:
+    r"""Samples of the largest class over samples of the smallest: :math:`\max_i n_i / \min_i n_i`.
+
+    Args:
+        counts: samples per class, shape (C,).
+
+    Example:
+        >>> imbalance_factor([5000, 500, 50])
+        100.0
+    """
+    values = check_counts(counts)
+    check_no_class_is_absent(values)
+    return float(values.max() / values.min())
+
+
+def long_tailed_counts(max_count: int, num_classes: int, imbalance: float, profile: str = "exponential") -> IntArray:
+    r"""Samples per class of the paper's long-tailed data sets.
+
+    .. math:: n_i = \lfloor n_{\max} \cdot \rho^{-i/(C-1)} \rfloor \quad\text{(exponential)}, \qquad
+        n_i = n_{\max} \text{ for } i < \lfloor C/2 \rfloor, \text{ else } \lfloor n_{\max} / \rho \rfloor
+        \quad\text{(step)}
+
+    Args:
+        max_count: samples of the largest class, :math:`n_{\max}`.
+        num_classes: C.
+        imbalance: largest over smallest class, :math:`\rho \ge 1`; 1 gives a balanced set.
+        profile: ``"exponential"`` (the paper) or ``"step"``.
+
+    Returns:
+        int64 counts of shape (C,), largest first.
+
+    Example:
+        >>> long_tailed_counts(5000, 10, 100)
+        array([5000, 2997, 1796, 1077,  645,  387,  232,  139,   83,   50])
+        >>> long_tailed_counts(5000, 4, 10, profile="step")
+        array([5000, 5000,  500,  500])
+    """
+    check_choice("profile", profile, ("exponential", "step"))
+    if max_count < 1:
+        raise ValueError(f"max_count must be at least 1, got {max_count}")
+    if num_classes < 1:
+        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+    if not 1 <= imbalance < np.inf:
+        raise ValueError(f"imbalance must be a finite number >= 1, got {imbalance}")
+    ranks = np.arange(num_classes)
+    if profile == "exponential":
+        depth = ranks / max(num_classes - 1, 1)
+    else:
+        depth = (ranks >= num_classes // 2).astype(np.float64) if num_classes > 1 else np.zeros(1)
+    # Python's ** and not NumPy's: int() of a power just below a whole number must not depend on SIMD.
+    counts = np.array([int(max_count * float(imbalance) ** -float(d)) for d in depth], dtype=np.int64)
+    if counts.min() < 1:
+        raise ValueError(
+            f"imbalance {imbalance} leaves class {int(np.argmin(counts))} without samples at max_count {max_count}"
+        )
+    return counts
+
+
+def check_counts(counts: Any) -> FloatArray:
+    """Return counts as a float64 array of shape (C,), or refuse them naming the class that is wrong."""
+    try:
+        values = to_numpy(counts).astype(np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"counts must be one number per class, got {type(counts).__name__}") from None
+    if values.ndim != 1 or not values.size:
+        raise ValueError(f"counts must have shape (C,), got {values.shape}")
+    wrong = ~np.isfinite(values) | (values < 0)
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        raise ValueError(f"counts must be finite and >= 0, got {values[index]} for class {index}")
+    return values
+
+
+def check_no_class_is_absent(counts: FloatArray, hint: str = "") -> None:
+    """Refuse counts with a zero, naming the classes."""
+    absent = np.flatnonzero(counts == 0)
+    if absent.size:
+        names = ", ".join(map(str, absent[:5])) + (", …" if absent.size > 5 else "")
+        noun = "class" if absent.size == 1 else "classes"
+        raise ValueError(f"counts are 0 for {noun} {names}{hint}")
+
+
+def find_labels(source: Any) -> Any:
+    """Follow a data set to its labels; anything that already is labels comes back as it is."""
+    if isinstance(source, (Tensor, np.ndarray, list, tuple)) or hasattr(source, "to_numpy"):
+        return source
+    for attribute in ("targets", "labels"):
+        if getattr(source, attribute, None) is not None:
+            return getattr(source, attribute)
+    if hasattr(source, "dataset") and hasattr(source, "indices"):
+        labels = find_labels(source.dataset)
+        return labels[list(source.indices)] if isinstance(labels, Tensor) else to_numpy(labels)[list(source.indices)]
+    if hasattr(source, "datasets"):
+        return np.concatenate([to_numpy(find_labels(part)) for part in source.datasets])
+    if hasattr(source, "tensors"):
+        return source.tensors[-1]
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, (str, range)):
+        raise TypeError(
+            f"{type(source).__name__} has neither .targets nor .labels: pass the labels themselves, "
+            "such as [label for _, label in dataset]"
+        )
+    return source
+
+
+def to_numpy(values: Any) -> npt.NDArray[Any]:
+    """Return values as a NumPy array: tensors of any device and dtype, pandas objects, sequences."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = (values.double() if values.is_floating_point() else values).numpy()
+    return np.asarray(values)
+
+
+def like(source: Any, values: npt.NDArray[Any]) -> Any:
+    """Tensor in, tensor out, on its device; NumPy for all else."""
+    return torch.as_tensor(values, device=source.device) if isinstance(source, Tensor) else values

@@ -1,0 +1,171 @@
+"""Sigmoid cross-entropy and focal loss: C independent one-against-all classifiers."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from longtail._checks import check_non_negative
+from longtail.functional._apply import apply_loss
+
+__all__ = ["focal_loss", "sigmoid_cross_entropy"]
+
+
+def sigmoid_cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    class_weight: Tensor | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Sigmoid cross-entropy, summed over classes, with class weights.
+
+    .. math:: L(z, y) = -\alpha_y \sum_{i=1}^{C} \log \operatorname{sigmoid}(z_i^t), \qquad
+        z_i^t = z_i \text{ if } i = y, \text{ else } -z_i
+
+    The weight is the sample's: it multiplies all C terms. The sum over classes is not divided by C.
+
+    Shapes: logits (N, C) or (N, C, d1, …) or (C,); losses (N), (N, d1, …) or ().
+
+    Args:
+        logits: scores before the sigmoid; float16 and bfloat16 are computed in float32.
+        target: class indices (N) or (N, d1, …), or a target of the logits' shape: multi-hot, or soft in [0, 1].
+            With :math:`t_i` the target, term i is
+            :math:`-t_i \log \operatorname{sigmoid}(z_i) - (1-t_i) \log \operatorname{sigmoid}(-z_i)`, and the
+            sample's weight is the mean weight of its positives, :math:`\sum_i t_i \alpha_i / \sum_i t_i`, and 1 for
+            a sample without any: it says nothing of rare or frequent classes, so it keeps the weight of no
+            re-weighting.
+        class_weight: α of shape (C,), such as :func:`longtail.class_weights` gives; all ones without it.
+        label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the unsmoothed
+            target.
+        ignore_index: samples with this class index do not count.
+        reduction: ``"mean"`` (over samples), ``"sum"``, ``"none"`` or ``"weighted_mean"``.
+
+    Returns:
+        A scalar, or one loss per sample for ``"none"``, in float32 or wider.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.0, 1.0]])
+        >>> sigmoid_cross_entropy(logits, torch.tensor([0, 2]), torch.tensor([0.2, 0.8, 2.0]))
+        tensor(2.0938)
+        >>> multi_hot = torch.tensor([[1, 1, 0], [0, 0, 0]])
+        >>> sigmoid_cross_entropy(logits, multi_hot, torch.tensor([0.2, 0.8, 2.0]), reduction="none")
+        tensor([0.5667, 2.9805])
+
+    Reference:
+        Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019, section 4.2.
+    """
+    return apply_loss(_SIGMOID, logits, target, class_weight, label_smoothing, ignore_index, reduction)
+
+
+def focal_loss(
+    logits: Tensor,
+    target: Tensor,
+    class_weight: Tensor | None = None,
+    *,
+    gamma: float = 0.5,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Focal loss over sigmoids, summed over classes, with class weights.
+
+    .. math:: L(z, y) = -\alpha_y \sum_{i=1}^{C} (1 - p_i^t)^\gamma \log p_i^t, \qquad
+        p_i^t = \operatorname{sigmoid}(z_i^t), \quad z_i^t = z_i \text{ if } i = y, \text{ else } -z_i
+
+    γ = 0 is :func:`sigmoid_cross_entropy`. Value and gradient are finite for every finite logit and every γ ≥ 0.
+
+    Shapes: logits (N, C) or (N, C, d1, …) or (C,); losses (N), (N, d1, …) or ().
+
+    Args:
+        logits: scores before the sigmoid; float16 and bfloat16 are computed in float32.
+        target: class indices (N) or (N, d1, …), or a target of the logits' shape, multi-hot or soft: with
+            :math:`t_i` the target, term i is :math:`t_i` times the positive term plus :math:`1-t_i` times the
+            negative one. Weights as in :func:`sigmoid_cross_entropy`.
+        class_weight: α of shape (C,), such as :func:`longtail.class_weights` gives; all ones without it.
+        gamma: γ ≥ 0. The paper takes 0.5 on iNaturalist and ImageNet, and 0.5, 1 or 2 on CIFAR.
+        label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the unsmoothed
+            target.
+        ignore_index: samples with this class index do not count.
+        reduction: ``"mean"`` (over samples), ``"sum"``, ``"none"`` or ``"weighted_mean"``.
+
+    Returns:
+        A scalar, or one loss per sample for ``"none"``, in float32 or wider.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.0, 1.0]])
+        >>> focal_loss(logits, torch.tensor([0, 2]), torch.tensor([0.2, 0.8, 2.0]), gamma=2.0)
+        tensor(0.5931)
+
+    Reference:
+        Lin et al., Focal Loss for Dense Object Detection, ICCV 2017; Cui et al., Class-Balanced Loss Based on
+        Effective Number of Samples, CVPR 2019, section 4.3.
+    """
+    check_non_negative("gamma", gamma)
+    return apply_loss(_Focal(gamma), logits, target, class_weight, label_smoothing, ignore_index, reduction)
+
+
+class _Focal:
+    r"""Σ (1-p)^γ · -log p over the classes, p the probability given to what is true of a class.
+
+    With v the logit of what is *not* true (v = -z for the target, z for the rest): -log p = softplus(v),
+    1-p = sigmoid(v), and the derivative by v is (1-p)^γ (γ p softplus(v) + 1-p). No power of γ - 1 and no logarithm of
+    a rounded probability, so there is no trap at p = 1 for γ < 1 and none at p = 0.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        self.gamma = gamma
+        self.buffers = 3 if gamma else 1
+
+    def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
+        positive = torch.zeros_like(logits, dtype=torch.bool).scatter(1, target.unsqueeze(1), True)
+        return self._terms(torch.where(positive, -logits, logits)).sum(1)
+
+    def from_probabilities(self, logits: Tensor, target: Tensor) -> Tensor:
+        return (target * self._terms(-logits) + (1 - target) * self._terms(logits)).sum(1)
+
+    def _terms(self, v: Tensor) -> Tensor:
+        """The loss of each class, from log-sigmoids, which are exact at both ends and have exact derivatives."""
+        u = -F.logsigmoid(-v)
+        return u if self.gamma == 0 else torch.exp(self.gamma * F.logsigmoid(v)) * u
+
+    def block_(self, logits: Tensor, target: Tensor, scale: Tensor, work: list[Tensor], gradient: bool) -> Tensor:
+        v = _flip_target_(logits, target)
+        u = _softplus(v, work[0])
+        if self.gamma == 0:
+            if gradient:
+                _flip_target_(v.sigmoid_().mul_(scale), target)
+            return u.mul_(scale)
+        _, wrong, modulator = work
+        torch.sigmoid(v, out=wrong)
+        torch.pow(wrong, self.gamma, out=modulator).mul_(scale)
+        if gradient:
+            torch.addcmul(u, u, wrong, value=-1, out=v)
+            torch.add(wrong, v, alpha=self.gamma, out=v)
+            _flip_target_(v.mul_(modulator), target)
+        return modulator.mul_(u)
+
+
+# exp(40) + 1 = exp(40) even in float64, so from there on softplus(v) = v to the last bit.
+_SATURATED = 40.0
+_SMALL = 32_768
+
+
+def _softplus(v: Tensor, out: Tensor) -> Tensor:
+    """log(1 + exp(v)), in ``out`` unless it is small."""
+    if v.numel() <= _SMALL:
+        return F.softplus(v, 1.0, _SATURATED)
+    # Four vectorised operations on a block in the cache take less time than PyTorch's softplus.
+    torch.clamp_max(v, _SATURATED, out=out).exp_().log1p_()
+    return torch.maximum(out, v, out=out)
+
+
+def _flip_target_(values: Tensor, target: Tensor) -> Tensor:
+    """Change the sign of each sample's entry for its own class."""
+    return values.scatter_(1, target, -values.gather(1, target))
+
+
+_SIGMOID = _Focal(0.0)

@@ -1,0 +1,89 @@
+"""Finite, and right, for logits as large as the dtype holds and every γ. What the naive formula does there is shown."""
+
+import mpmath
+import pytest
+import torch
+
+from longtail import functional
+from tests.loss_table import every_loss
+
+LARGEST = {torch.float16: 6e4, torch.bfloat16: 1e4, torch.float32: 1e4, torch.float64: 1e4}
+GAMMAS = (0.0, 0.1, 0.5, 0.9, 1.0, 1.5, 2.0, 5.0)
+
+
+def extreme_logits(dtype):
+    big = LARGEST[dtype]
+    values = [0.0, 1e-3, -1e-3, 17.0, -17.0, 40.0, -40.0, 41.0, -41.0, 90.0, -90.0, 104.0, -104.0, big, -big]
+    return torch.tensor([[a, b, 0.5] for a in values for b in values], dtype=dtype, requires_grad=True)
+
+
+def naive_focal_loss(logits, target, gamma):
+    """What peers write: probabilities first, powers and logarithms of them after."""
+    one_hot = torch.nn.functional.one_hot(target, logits.shape[1])
+    p = torch.where(one_hot.bool(), logits.sigmoid(), 1 - logits.sigmoid())
+    return (-((1 - p) ** gamma) * p.log()).sum(1).mean()
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", LARGEST, ids=str)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_every_loss_is_finite_at_the_ends_of_the_dtype(loss, dtype, smoothing):
+    logits = extreme_logits(dtype)
+    for label in range(3):
+        logits.grad = None
+        value = loss(logits, torch.full((len(logits),), label), label_smoothing=smoothing)
+        value.backward()
+        assert value.isfinite()
+        assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", LARGEST, ids=str)
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("road", ["blocks", "differentiable"])
+def test_focal_loss_is_right_at_the_ends_of_the_dtype(dtype, gamma, road):
+    logits = extreme_logits(dtype)
+    target = torch.zeros(len(logits), dtype=torch.int64)
+    soft = torch.nn.functional.one_hot(target, 3)
+    rows = functional.focal_loss(logits, target if road == "blocks" else soft, gamma=gamma, reduction="none")
+    (gradient,) = torch.autograd.grad(rows.sum(), logits)
+    exact = [[focal_term(v if k else -v, gamma) for k, v in enumerate(row)] for row in logits.tolist()]
+    expected = torch.tensor([[float(sum(value for value, _ in row))] for row in exact])[:, 0]
+    slopes = torch.tensor([[float(d if k else -d) for k, (_, d) in enumerate(row)] for row in exact])
+    torch.testing.assert_close(rows.float(), expected, rtol=1e-5, atol=1e-30)
+    torch.testing.assert_close(gradient.float(), slopes, rtol=8e-3 if dtype.itemsize == 2 else 2e-5, atol=1e-7)
+
+
+def focal_term(v, gamma):
+    """sigmoid(v)^γ softplus(v) and its derivative, to 50 digits."""
+    with mpmath.workdps(50):
+        v = mpmath.mpf(v)
+        wrong, right = 1 / (1 + mpmath.exp(-v)), 1 / (1 + mpmath.exp(v))
+        u = mpmath.log1p(mpmath.exp(v)) if v < 200 else v
+        modulator = wrong ** mpmath.mpf(gamma)
+        return modulator * u, modulator * (gamma * right * u + wrong)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("dtype", LARGEST, ids=str)
+def test_a_hard_positive_keeps_its_gradient(gamma, dtype):
+    logits = torch.tensor([[-LARGEST[dtype], -LARGEST[dtype]]], dtype=dtype, requires_grad=True)
+    value = functional.focal_loss(logits, torch.tensor([0]), gamma=gamma)
+    value.backward()
+    assert value.item() == pytest.approx(-logits[0, 0].item(), rel=1e-6)
+    assert logits.grad.tolist() == [[-1.0, 0.0]]
+
+
+def test_what_the_naive_formula_does():
+    hard = torch.tensor([[-200.0, -200.0]], requires_grad=True)
+    value = naive_focal_loss(hard, torch.tensor([0]), gamma=2.0)
+    value.backward()
+    assert value.isinf()
+    assert hard.grad.isnan().any()
+
+    easy = torch.tensor([[30.0, -30.0]], requires_grad=True)
+    naive_focal_loss(easy, torch.tensor([0]), gamma=0.5).backward()
+    assert easy.grad.isnan().any()
+
+    for logits in (hard, easy):
+        (gradient,) = torch.autograd.grad(functional.focal_loss(logits, torch.tensor([0]), gamma=0.5), logits)
+        assert gradient.isfinite().all()

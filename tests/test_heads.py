@@ -1,0 +1,94 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from longtail import functional, init_classifier_bias_, param_groups
+
+
+@pytest.mark.parametrize("classes", [2, 10, 8142])
+def test_every_class_starts_at_its_prior(classes):
+    head = init_classifier_bias_(nn.Linear(4, classes))
+    torch.testing.assert_close(head.bias.sigmoid(), torch.full((classes,), 1 / classes))
+    assert head.bias[0].item() == pytest.approx(-math.log(classes - 1), abs=1e-6)
+
+
+def test_priors_given():
+    head = init_classifier_bias_(nn.Conv2d(4, 3, 1), prior=torch.tensor([0.5, 0.1, 0.01]))
+    torch.testing.assert_close(head.bias.sigmoid(), torch.tensor([0.5, 0.1, 0.01]))
+    init_classifier_bias_(head, prior=0.01)
+    torch.testing.assert_close(head.bias.sigmoid(), torch.full((3,), 0.01))
+
+
+@pytest.mark.parametrize("loss", [functional.sigmoid_cross_entropy, functional.focal_loss])
+def test_the_first_loss_is_small_with_the_prior_and_huge_without(loss):
+    torch.manual_seed(0)
+    head, classes = nn.Linear(16, 1000), 1000
+    nn.init.normal_(head.weight, std=0.01)
+    nn.init.zeros_(head.bias)
+    features, target = torch.randn(64, 16), torch.randint(classes, (64,))
+    without = loss(head(features), target).item()
+    with_prior = loss(init_classifier_bias_(head)(features), target).item()
+    assert without > 400
+    assert with_prior < 10
+
+
+@pytest.mark.parametrize(
+    ("head", "prior", "message"),
+    [
+        (nn.Linear(4, 3, bias=False), None, r"head must have a bias of shape \(C,\), Linear has none"),
+        (nn.ReLU(), None, r"head must have a bias of shape \(C,\), ReLU has none"),
+        (nn.Linear(4, 1), None, "prior is needed for a head with one output"),
+        (nn.Linear(4, 3), 0.0, r"prior must be in \(0, 1\), got 0"),
+        (nn.Linear(4, 3), 1.0, r"prior must be in \(0, 1\), got 1"),
+        (nn.Linear(4, 3), float("nan"), r"prior must be in \(0, 1\), got nan"),
+        (nn.Linear(4, 3), torch.tensor([0.1, 0.1]), r"prior has shape \(2,\) but the head's bias has shape \(3,\)"),
+    ],
+)
+def test_bad_priors_are_named(head, prior, message):
+    before = [parameter.clone() for parameter in head.parameters()]
+    with pytest.raises(ValueError, match=message):
+        init_classifier_bias_(head, prior)
+    assert all(torch.equal(a, b) for a, b in zip(before, head.parameters(), strict=True))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+        self.fc = nn.Linear(4, 5)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_only_the_last_bias_goes_without_decay(by_name):
+    model = Net()
+    decayed, free = param_groups(model, 2e-4, head="fc" if by_name else model.fc)
+    assert (decayed["weight_decay"], free["weight_decay"]) == (2e-4, 0.0)
+    assert free["params"] == [model.fc.bias]
+    assert len(decayed["params"]) + 1 == len(list(model.parameters()))
+    optimizer = torch.optim.SGD(param_groups(model, 1.0, head="fc"), lr=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    optimizer.step()
+    still = {name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])}
+    assert still == {"fc.bias", "body.1.bias"}  # that of the batch-norm is zero, so decay leaves it there
+
+
+def test_frozen_parameters_are_left_out():
+    model = Net()
+    model.body.requires_grad_(False)
+    decayed, free = param_groups(model, 0.1, head="fc")
+    assert (decayed["params"], free["params"]) == ([model.fc.weight], [model.fc.bias])
+    model.fc.bias.requires_grad_(False)
+    assert torch.optim.SGD(param_groups(model, 0.1, head="fc"), lr=1).param_groups[1]["params"] == []
+
+
+def test_bad_heads_are_named():
+    with pytest.raises(ValueError, match="head 'classifier' is not a module of Net"):
+        param_groups(Net(), 0.1, head="classifier")
+    with pytest.raises(ValueError, match="the bias of head is not among the parameters of model"):
+        param_groups(Net(), 0.1, head=nn.Linear(4, 5))
+    with pytest.raises(ValueError, match="weight_decay must be a finite number >= 0, got -1"):
+        param_groups(Net(), -1, head="fc")

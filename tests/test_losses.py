@@ -1,0 +1,229 @@
+"""The modules: state, options, and the class-balanced term around any loss."""
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import longtail
+from longtail import ClassBalanced, ClassBalancedLoss, class_weights, functional
+from tests.loss_table import batch, every_loss
+
+COUNTS = [5000, 1077, 232, 50, 9]
+NAMES = {"softmax": {}, "sigmoid": {}, "focal": {"gamma": 2.0}}
+every_name = pytest.mark.parametrize("name", NAMES)
+
+
+@every_loss
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none", "weighted_mean"])
+def test_modules_are_their_functions(loss, reduction):
+    logits, target, weight = batch()
+    options = {"label_smoothing": 0.1, "ignore_index": 3, "reduction": reduction}
+    module = loss.module(weight, **loss.options, **options).double()
+    torch.testing.assert_close(module(logits, target), loss(logits, target, weight.float().double(), **options))
+    plain = loss.module(**loss.options)
+    assert plain.class_weight is None
+    torch.testing.assert_close(plain(logits, target), loss(logits, target))
+
+
+@every_name
+@pytest.mark.parametrize("scheme", ["effective", "inverse", "inverse_sqrt", "uniform"])
+def test_class_balanced_loss_is_the_loss_with_class_weights(name, scheme):
+    logits, target, _ = batch()
+    criterion = ClassBalancedLoss(COUNTS, name, scheme=scheme, normalize="samples", **NAMES[name])
+    weights = torch.tensor(class_weights(COUNTS, scheme, normalize="samples"), dtype=torch.float32)
+    functions = {
+        "softmax": functional.softmax_cross_entropy,
+        "sigmoid": functional.sigmoid_cross_entropy,
+        "focal": functional.focal_loss,
+    }
+    torch.testing.assert_close(criterion(logits, target), functions[name](logits, target, weights, **NAMES[name]))
+
+
+@every_name
+def test_beta_zero_is_no_weighting(name):
+    logits, target, _ = batch()
+    plain = {
+        "softmax": longtail.SoftmaxCrossEntropy,
+        "sigmoid": longtail.SigmoidCrossEntropy,
+        "focal": longtail.FocalLoss,
+    }
+    unweighted = plain[name](**NAMES[name])(logits, target)
+    torch.testing.assert_close(ClassBalancedLoss(COUNTS, name, beta=0, **NAMES[name])(logits, target), unweighted)
+    torch.testing.assert_close(ClassBalancedLoss([7] * 5, name, **NAMES[name])(logits, target), unweighted)
+
+
+def test_from_labels_and_from_dataset():
+    labels = np.repeat(np.arange(3), [30, 10, 2])
+    expected = ClassBalancedLoss([30, 10, 2], "focal", beta=0.9, gamma=1.0).class_weight
+    options = {"loss": "focal", "beta": 0.9, "gamma": 1.0}
+    dataset = torch.utils.data.TensorDataset(torch.zeros(42, 1), torch.tensor(labels))
+    assert torch.equal(ClassBalancedLoss.from_labels(labels, **options).class_weight, expected)
+    assert torch.equal(ClassBalancedLoss.from_dataset(dataset, **options).class_weight, expected)
+    with_absent = ClassBalancedLoss.from_labels(labels, num_classes=4, absent="ignore", **options)
+    assert torch.equal(with_absent.class_weight, torch.cat([expected, torch.zeros(1)]))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        ClassBalancedLoss(COUNTS, "focal", gamma=1.0, label_smoothing=0.1),
+        ClassBalanced(nn.CrossEntropyLoss(reduction="none"), COUNTS, reduction="sum"),
+        longtail.FocalLoss(torch.ones(5), gamma=3.0),
+        longtail.SoftmaxCrossEntropy(),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_modules_survive_copies(module):
+    logits, target, _ = batch(dtype=torch.float32)
+    expected = module(logits, target)
+    stream = io.BytesIO()
+    torch.save(module, stream)
+    stream.seek(0)
+    for twin in (
+        copy.deepcopy(module),
+        pickle.loads(pickle.dumps(module)),
+        torch.load(stream, weights_only=False),
+    ):
+        assert torch.equal(twin(logits, target), expected)
+    assert "reduction" in repr(module)
+
+
+def test_state_dict_carries_the_weights():
+    saved = ClassBalancedLoss(COUNTS).state_dict()
+    assert list(saved) == ["class_weight"]
+    other = ClassBalancedLoss([1, 1, 1, 1, 1])
+    other.load_state_dict(saved)
+    assert torch.equal(other.class_weight, ClassBalancedLoss(COUNTS).class_weight)
+    wrapped = ClassBalanced(nn.CrossEntropyLoss(reduction="none"), COUNTS)
+    assert list(wrapped.state_dict()) == ["class_weight"]
+
+
+@pytest.mark.parametrize(
+    "module", [ClassBalancedLoss(COUNTS), ClassBalanced(nn.MultiMarginLoss(reduction="none"), COUNTS)]
+)
+def test_weights_follow_to(module):
+    module = copy.deepcopy(module)
+    assert module.double().class_weight.dtype == torch.float64
+    assert module.to("meta").class_weight.device.type == "meta"
+    parent = nn.Sequential(nn.Linear(2, 2), ClassBalancedLoss(COUNTS))
+    assert parent.to(torch.bfloat16)[1].class_weight.dtype == torch.bfloat16
+
+
+def test_a_weight_given_is_a_copy():
+    weight = torch.ones(5)
+    module = longtail.FocalLoss(weight)
+    weight.zero_()
+    assert module.class_weight.tolist() == [1.0] * 5
+
+
+def test_forward_leaves_the_state_alone():
+    module = ClassBalancedLoss(COUNTS, "sigmoid")
+    before = module.class_weight.clone(), module.class_weight.data_ptr()
+    logits, target, _ = batch(3, 5, 2, 2, dtype=torch.float32)
+    module(logits, target).backward()
+    assert torch.equal(module.class_weight, before[0])
+    assert module.class_weight.data_ptr() == before[1]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ClassBalancedLoss(COUNTS, "focl"), "unknown loss 'focl': did you mean 'focal'"),
+        (lambda: ClassBalancedLoss(COUNTS, "hinge"), "unknown loss 'hinge': choose from softmax, sigmoid, focal"),
+        (
+            lambda: ClassBalancedLoss(COUNTS, gamma=2.0),
+            "gamma is of the focal loss, but loss is 'softmax' and gamma is 2",
+        ),
+        (lambda: ClassBalancedLoss(COUNTS, "focal", gamma=-1), "gamma must be a finite number >= 0, got -1"),
+        (lambda: longtail.FocalLoss(gamma=-1), "gamma must be a finite number >= 0, got -1"),
+        (lambda: ClassBalancedLoss(COUNTS, beta=2), r"beta must be in \[0, 1\], got 2"),
+        (lambda: ClassBalancedLoss([3, 0]), "counts are 0 for class 1"),
+        (lambda: ClassBalancedLoss(COUNTS, reduction="men"), "unknown reduction 'men': did you mean 'mean'"),
+        (lambda: ClassBalancedLoss(COUNTS, label_smoothing=-0.1), r"label_smoothing must be in \[0, 1\], got -0.1"),
+        (lambda: longtail.FocalLoss(torch.ones(2, 2)), r"class_weight must have shape \(C,\), got \(2, 2\)"),
+        (lambda: ClassBalanced(nn.CrossEntropyLoss(), COUNTS), "build it with reduction=\"none\", not 'mean'"),
+        (lambda: ClassBalancedLoss(COUNTS)(torch.zeros(2, 3), torch.zeros(2).long()), r"class_weight has shape \(5,\)"),
+    ],
+)
+def test_bad_options_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none", "weighted_mean"])
+@pytest.mark.parametrize("kind", ["indices", "dense", "ignored", "soft", "multi-hot", "one loss per class"])
+def test_the_term_around_a_loss_is_the_class_balanced_loss(kind, reduction):
+    logits, target, _ = batch(6, 5, *((2, 3) if kind == "dense" else ()), dtype=torch.float32)
+    if kind == "ignored":
+        target[2] = -100
+    elif kind == "soft":
+        target = torch.softmax(torch.randn(6, 5), 1)
+    elif kind in ("multi-hot", "one loss per class"):
+        target = (torch.rand(6, 5) > 0.5).float()
+    name, base = "softmax", nn.CrossEntropyLoss(reduction="none")
+    if kind == "multi-hot":
+        name, base = "sigmoid", lambda z, t: F.binary_cross_entropy_with_logits(z, t, reduction="none").sum(1)
+    elif kind == "one loss per class":
+        name, base = "sigmoid", nn.BCEWithLogitsLoss(reduction="none")
+    wrapped = ClassBalanced(base, COUNTS, beta=0.99, reduction=reduction)
+    direct = ClassBalancedLoss(COUNTS, name, beta=0.99, reduction=reduction)
+    torch.testing.assert_close(wrapped(logits, target), direct(logits, target))
+
+
+def test_the_term_around_a_loss_of_ones_own():
+    def distance(embeddings, target):
+        return (embeddings - target.unsqueeze(1)).square().mean(1)
+
+    criterion = ClassBalanced(distance, [90, 10], scheme="inverse")
+    embeddings = torch.randn(4, 7, requires_grad=True)
+    target = torch.tensor([0, 1, 1, 0])
+    weights = torch.tensor([0.2, 1.8])[target]
+    value = criterion(embeddings, target)
+    torch.testing.assert_close(value, (weights * distance(embeddings, target)).mean())
+    value.backward()
+    assert embeddings.grad.any()
+
+
+def test_what_a_loss_says_of_ignored_samples_does_not_matter():
+    criterion = ClassBalanced(lambda z, y: torch.where(y == -100, float("nan"), z[:, 0]), [2, 2])
+    assert criterion(torch.ones(3, 2), torch.tensor([0, -100, 1])) == 1
+
+
+def test_a_wrapped_loss_compiles():
+    torch._dynamo.reset()
+    criterion = ClassBalanced(nn.CrossEntropyLoss(reduction="none"), COUNTS)
+    logits, target, _ = batch(dtype=torch.float32)
+    compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(logits, target), criterion(logits, target))
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "message"),
+    [
+        (F.cross_entropy, torch.tensor([0, 1, 2]), r"one loss per sample, of shape \(3,\) .* got \(\)"),
+        (
+            nn.CrossEntropyLoss(reduction="none"),
+            torch.tensor([0, 9, 2]),
+            r"target must be in \[0, 5\) .* got 9 at index 1",
+        ),
+        (
+            nn.BCEWithLogitsLoss(reduction="none"),
+            torch.ones(3, 4),
+            r"target of shape \(3, 4\) does not fit counts of 5",
+        ),
+    ],
+)
+def test_wrapped_losses_that_do_not_fit_are_named(base, target, message):
+    with pytest.raises(ValueError, match=message):
+        ClassBalanced(base, COUNTS)(torch.zeros(3, 5), target)
+
+
+def test_a_base_that_cannot_be_called_is_named():
+    with pytest.raises(TypeError, match="base_loss must be callable, got 'softmax'"):
+        ClassBalanced("softmax", COUNTS)

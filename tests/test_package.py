@@ -1,0 +1,104 @@
+"""The package as a whole: what it exports, what it imports, what its wheel holds."""
+
+import ast
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+import longtail
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "longtail"
+
+PUBLIC = {
+    "longtail": """
+        ClassBalanced ClassBalancedLoss FocalLoss SigmoidCrossEntropy SoftmaxCrossEntropy beta_from_prototypes
+        class_counts class_weight_dict class_weights effective_number functional imbalance_factor
+        init_classifier_bias_ long_tailed_counts param_groups sample_weights theory
+    """,
+    "longtail.functional": "focal_loss sigmoid_cross_entropy softmax_cross_entropy",
+    "longtail.theory": "expected_volume marginal_contribution simulate_covering",
+}
+
+# Left to right: a room imports only rooms before it.
+ROOMS = ["_checks", "counts", "weights", "functional", "losses", "heads", "theory", "__init__"]
+
+
+def run(*command, **options):
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_public_surface_is_what_it_was(module):
+    exported = sys.modules[module].__all__
+    assert sorted(exported) == sorted(PUBLIC[module].split())
+    assert all(getattr(sys.modules[module], name).__doc__ for name in exported)
+
+
+def test_every_public_function_and_class_has_an_example():
+    names = [(module, name) for module in PUBLIC for name in sys.modules[module].__all__]
+    objects = {name: getattr(sys.modules[module], name) for module, name in names}
+    assert [name for name, item in objects.items() if callable(item) and ">>>" not in item.__doc__] == []
+
+
+def test_rooms_import_only_rooms_to_their_left():
+    for path in SOURCE.rglob("*.py"):
+        room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = []
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "longtail":
+                modules = [node.module.split(".")[1]] if "." in node.module else [alias.name for alias in node.names]
+            elif isinstance(node, ast.Import):
+                modules = [alias.name.split(".")[1] for alias in node.names if alias.name.startswith("longtail.")]
+            for module in modules:
+                assert module == room or ROOMS.index(module) < ROOMS.index(room), f"{path.name} imports {module}"
+
+
+def test_importing_needs_torch_and_numpy_only_and_hardly_any_time():
+    """In fresh interpreters: what ``import longtail`` adds to ``import torch, numpy``."""
+    program = """
+import json, sys, time
+import numpy, torch
+before = set(sys.modules)
+start = time.perf_counter()
+import longtail
+seconds = time.perf_counter() - start
+print(json.dumps([seconds, sorted({name.split(".")[0] for name in set(sys.modules) - before})]))
+"""
+    runs = [json.loads(run(sys.executable, "-c", program)) for _ in range(3)]
+    added = {name for _, names in runs for name in names}
+    assert added - set(sys.stdlib_module_names) <= {"longtail", "numpy"}
+    assert min(seconds for seconds, _ in runs) < 0.1
+
+
+def test_the_wheel_alone_is_enough(tmp_path):
+    """Build the wheel, install it in an empty environment with nothing but what it asks for, and use it there."""
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), cwd=ROOT)
+    (wheel,) = tmp_path.glob("longtail-*.whl")
+    venv.create(tmp_path / "env", with_pip=True)
+    python = str(tmp_path / "env" / "bin" / "python")
+    run(python, "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"), str(wheel))
+    program = """
+import importlib.metadata, importlib.resources, torch, longtail
+assert importlib.resources.files("longtail").joinpath("py.typed").is_file()
+assert importlib.metadata.version("longtail") == longtail.__version__
+print(longtail.ClassBalancedLoss([30, 3])(torch.zeros(2, 2), torch.tensor([0, 1])).item())
+"""
+    assert float(run(python, "-c", program, cwd=tmp_path)) == pytest.approx(0.6931, abs=1e-4)
+
+
+def test_versions_agree():
+    assert f"version: {longtail.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"## [{longtail.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_demo_prints_counts_weights_and_a_loss():
+    printed = run(sys.executable, str(ROOT / "examples" / "demo.py"))
+    for part in ("12,406 images", "airplane        5000      993.3   0.1", "truck             50", "taken for one"):
+        assert part in printed
