@@ -254,3 +254,9 @@ def test_integer_targets_of_every_kind(loss):
     logits, target, weight = batch()
     for dtype in (torch.int32, torch.int16, torch.uint8):
         torch.testing.assert_close(loss(logits, target.to(dtype), weight), loss(logits, target, weight))
+    labels = target.to(torch.uint8)
+    labels[0] = 255
+    torch.testing.assert_close(loss(logits, labels, weight, ignore_index=255), loss(logits[1:], target[1:], weight))
+    labels[0] = 156  # -100 in eight bits
+    with pytest.raises(ValueError, match="got 156 at index 0"):
+        loss(logits, labels, weight)

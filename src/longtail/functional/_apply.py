@@ -29,7 +29,7 @@ def apply_loss(
         check_in_unit_interval("label_smoothing", label_smoothing)
     if reduction not in REDUCTIONS:
         check_choice("reduction", reduction, REDUCTIONS)
-    check_shapes(logits, target)
+    check_inputs(logits, target)
     if class_weight is not None:
         check_class_weight(class_weight, logits.shape[min(logits.dim(), 2) - 1], logits.device)
     shape = logits.shape
@@ -40,17 +40,20 @@ def apply_loss(
         logits, target = logits.flatten(2), target.flatten(2 if dense else 1)
     dtype = compute_dtype(logits.dtype)
     traced = is_traced(logits)
+    if traced and class_weight is None:
+        # Looking up a weight is what stops a label out of range where labels cannot be checked.
+        class_weight = torch.ones(logits.shape[1], dtype=dtype, device=logits.device)
     valid = None
     if dense:
         target = target.to(dtype)
     else:
         target, valid = find_valid(target, logits.shape[1], ignore_index, check=not traced)
     weight = sample_weight(target, class_weight, valid, dtype)
-    scale = _scale(weight, valid, reduction)
-    if dense or label_smoothing or traced or scale.requires_grad:
-        rows = _differentiable_rows(row_loss, logits.to(dtype), target, label_smoothing) * scale
-        loss = rows if reduction == "none" else rows.sum()
+    if dense or label_smoothing or traced or weight.requires_grad:
+        rows = _differentiable_rows(row_loss, logits.to(dtype), target, label_smoothing)
+        loss = reduce_rows(rows, weight, valid, reduction)
     else:
+        scale = _scale(weight, valid, reduction)
         loss = weighted_loss(row_loss, logits, target, scale, total=reduction != "none")
     return loss.view(shape[:1] + shape[2:] if len(shape) > 1 else ()) if reduction == "none" else loss
 
@@ -71,14 +74,15 @@ def find_valid(target: Tensor, num_classes: int, ignore_index: int, check: bool)
     Labels are checked only where that costs no sync: on the CPU, outside the compiler and function transforms.
     Elsewhere a label out of range stops the indexing operation itself.
     """
+    target = target.long()
     check = check and target.device.type == "cpu" and target.numel() > 0
     if check and _in_range(target, num_classes) and not 0 <= ignore_index < num_classes:
-        return target.long(), None
+        return target, None
     valid = target != ignore_index
     target = target * valid
     if check and not _in_range(target, num_classes):
         check_labels_in_range("target", target.numpy(), num_classes)
-    return target.long(), valid
+    return target, valid
 
 
 def _in_range(target: Tensor, num_classes: int) -> bool:
@@ -131,12 +135,17 @@ def is_traced(logits: Tensor) -> bool:
     )
 
 
-def check_shapes(logits: Tensor, target: Tensor) -> None:
+def check_inputs(logits: Tensor, target: Tensor) -> None:
     """Refuse logits and targets that do not fit each other."""
+    if not isinstance(target, Tensor) or not isinstance(logits, Tensor):
+        argument, value = ("target", target) if isinstance(logits, Tensor) else ("logits", logits)
+        raise TypeError(f"{argument} must be a tensor, got {type(value).__name__}")
     if not logits.is_floating_point():
         raise TypeError(f"logits must be floating point, got {logits.dtype}")
     if logits.dim() == 0:
         raise ValueError("logits must have shape (N, C), (N, C, d1, …) or (C,), got a scalar")
+    if target.device != logits.device:
+        raise ValueError(f"target is on {target.device}, but logits are on {logits.device}")
     if target.shape == logits.shape:
         return
     expected = logits.shape[:1] + logits.shape[2:] if logits.dim() > 1 else logits.shape[:0]

@@ -121,16 +121,17 @@ class _Focal:
         self.buffers = 3 if gamma else 1
 
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
-        positive = torch.zeros_like(logits, dtype=torch.bool).scatter(1, target.unsqueeze(1), True)
-        return self._terms(torch.where(positive, -logits, logits)).sum(1)
+        # A comparison, and not a scatter into zeros, so that a compiler can fuse it with all that follows.
+        classes = torch.arange(logits.shape[1], device=logits.device).view(-1, *(1,) * (logits.dim() - 2))
+        return self._terms(torch.where(target.unsqueeze(1) == classes, -logits, logits)).sum(1)
 
     def from_probabilities(self, logits: Tensor, target: Tensor) -> Tensor:
         return (target * self._terms(-logits) + (1 - target) * self._terms(logits)).sum(1)
 
     def _terms(self, v: Tensor) -> Tensor:
-        """The loss of each class, from log-sigmoids, which are exact at both ends and have exact derivatives."""
-        u = -F.logsigmoid(-v)
-        return u if self.gamma == 0 else torch.exp(self.gamma * F.logsigmoid(v)) * u
+        """The loss of each class; v - softplus(v) is log sigmoid(v)."""
+        u = F.softplus(v, threshold=_SATURATED)
+        return u if self.gamma == 0 else torch.exp(self.gamma * (v - u)) * u
 
     def block_(self, logits: Tensor, target: Tensor, scale: Tensor, work: list[Tensor], gradient: bool) -> Tensor:
         v = _flip_target_(logits, target)
