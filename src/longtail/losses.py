@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from longtail import functional
 from longtail._checks import check_choice, check_in_unit_interval, check_non_negative
 from longtail.counts import class_counts
-from longtail.functional._apply import REDUCTIONS, find_valid, is_traced, reduce_rows, sample_weight
+from longtail.functional._apply import REDUCTIONS, is_traced, mean_weight, own_weight, reduce_rows
 from longtail.functional._blocked import compute_dtype
 from longtail.weights import class_weights
 
@@ -27,43 +27,40 @@ LossFunction = Callable[..., Tensor]
 
 
 class _Loss(nn.Module):
-    """What the modules share: options that are checked once, and class weights in a buffer that ``.to()`` moves."""
+    """What the modules share: class weights in a buffer that ``.to()`` moves, and options, checked once."""
 
-    function: ClassVar[LossFunction]
     class_weight: Tensor | None
 
     def __init__(
         self,
-        class_weight: Any = None,
+        function: LossFunction,
+        class_weight: Any,
         *,
         label_smoothing: float = 0.0,
         ignore_index: int = -100,
         reduction: str = "mean",
+        **options: float,
     ) -> None:
         super().__init__()
         check_in_unit_interval("label_smoothing", label_smoothing)
         check_choice("reduction", reduction, REDUCTIONS)
         self.register_buffer("class_weight", None if class_weight is None else _as_buffer(class_weight))
-        self.label_smoothing = label_smoothing
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-
-    def _options(self) -> dict[str, Any]:
-        """The keyword arguments that :meth:`forward` passes to the function."""
-        return {
-            "label_smoothing": self.label_smoothing,
-            "ignore_index": self.ignore_index,
-            "reduction": self.reduction,
+        self.function = function
+        self.options = {
+            **options,
+            "label_smoothing": label_smoothing,
+            "ignore_index": ignore_index,
+            "reduction": reduction,
         }
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss of ``logits`` (N, C, …) for ``target``, as the function of the same name does."""
-        return type(self).function(logits, target, self.class_weight, **self._options())
+        return self.function(logits, target, self.class_weight, **self.options)
 
     def extra_repr(self) -> str:
         """What ``repr()`` shows of the options."""
         weights = {} if self.class_weight is None else {"num_classes": self.class_weight.numel()}
-        return ", ".join(f"{name}={value!r}" for name, value in (weights | self._options()).items())
+        return ", ".join(f"{name}={value!r}" for name, value in (weights | self.options).items())
 
 
 class SoftmaxCrossEntropy(_Loss):
@@ -81,7 +78,8 @@ class SoftmaxCrossEntropy(_Loss):
         tensor(0.1698)
     """
 
-    function = staticmethod(functional.softmax_cross_entropy)
+    def __init__(self, class_weight: Any = None, **options: Any) -> None:
+        super().__init__(functional.softmax_cross_entropy, class_weight, **options)
 
 
 class SigmoidCrossEntropy(_Loss):
@@ -99,7 +97,8 @@ class SigmoidCrossEntropy(_Loss):
         tensor(1.1333)
     """
 
-    function = staticmethod(functional.sigmoid_cross_entropy)
+    def __init__(self, class_weight: Any = None, **options: Any) -> None:
+        super().__init__(functional.sigmoid_cross_entropy, class_weight, **options)
 
 
 class FocalLoss(_Loss):
@@ -118,15 +117,9 @@ class FocalLoss(_Loss):
         tensor(0.1977)
     """
 
-    function = staticmethod(functional.focal_loss)
-
     def __init__(self, class_weight: Any = None, *, gamma: float = 0.5, **options: Any) -> None:
         check_non_negative("gamma", gamma)
-        super().__init__(class_weight, **options)
-        self.gamma = gamma
-
-    def _options(self) -> dict[str, Any]:
-        return {"gamma": self.gamma, **super()._options()}
+        super().__init__(functional.focal_loss, class_weight, gamma=gamma, **options)
 
 
 LOSSES: dict[str, LossFunction] = {
@@ -182,13 +175,12 @@ class ClassBalancedLoss(_Loss):
     ) -> None:
         check_choice("loss", loss, tuple(LOSSES))
         if loss == "focal":
-            gamma = 0.5 if gamma is None else gamma
-            check_non_negative("gamma", gamma)
+            options["gamma"] = 0.5 if gamma is None else gamma
+            check_non_negative("gamma", options["gamma"])
         elif gamma is not None:
             raise ValueError(f"gamma is of the focal loss, but loss is {loss!r} and gamma is {gamma}")
-        super().__init__(class_weights(counts, scheme, beta, normalize, absent), **options)
+        super().__init__(LOSSES[loss], class_weights(counts, scheme, beta, normalize, absent), **options)
         self.loss = loss
-        self.gamma = gamma
 
     @classmethod
     def from_labels(cls, labels: Any, num_classes: int | None = None, **options: Any) -> Self:
@@ -215,13 +207,6 @@ class ClassBalancedLoss(_Loss):
             tensor([0.5000, 1.5000])
         """
         return cls.from_labels(dataset, num_classes, **options)
-
-    def _options(self) -> dict[str, Any]:
-        return super()._options() if self.gamma is None else {"gamma": self.gamma, **super()._options()}
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the class-balanced loss of ``logits`` (N, C, …) for ``target``."""
-        return LOSSES[self.loss](logits, target, self.class_weight, **self._options())
 
     def extra_repr(self) -> str:
         """What ``repr()`` shows of the options."""
@@ -287,23 +272,22 @@ class ClassBalanced(nn.Module):
         dense = target.is_floating_point() or target.shape == inputs.shape
         if dense and target.shape[1:2] != (classes,):
             raise ValueError(f"target of shape {tuple(target.shape)} does not fit counts of {classes} classes")
-        indices, valid = target, None
-        if not dense:
-            indices, valid = find_valid(target, classes, self.ignore_index, check=not is_traced(inputs))
+        if dense:
+            weight, valid = mean_weight(target.to(self.class_weight.dtype), self.class_weight), None
+        else:
+            _, weight, valid = own_weight(target, self.class_weight, self.ignore_index, check=not is_traced(inputs))
         rows = self.base_loss(inputs, target)
-        if rows.shape == inputs.shape and rows.shape != target.shape[:1]:
+        if rows.shape == inputs.shape and rows.shape != weight.shape:
             rows = rows.sum(1)
-        shape = target.shape[:1] + target.shape[2:] if dense else target.shape
-        if rows.shape != shape:
+        if rows.shape != weight.shape:
             raise ValueError(
-                f'base_loss must return one loss per sample, of shape {tuple(shape)} (reduction="none"), '
+                f'base_loss must return one loss per sample, of shape {tuple(weight.shape)} (reduction="none"), '
                 f"got {tuple(rows.shape)}"
             )
         rows = rows.to(compute_dtype(rows.dtype))
         if valid is not None:
             rows = torch.where(valid, rows, 0)
-        weight = sample_weight(indices.to(rows.dtype) if dense else indices, self.class_weight, valid, rows.dtype)
-        return reduce_rows(rows, weight, valid, self.reduction)
+        return reduce_rows(rows, weight.to(rows.dtype), valid, self.reduction)
 
     def extra_repr(self) -> str:
         """What ``repr()`` shows of the options."""

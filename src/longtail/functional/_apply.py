@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from longtail._checks import check_choice, check_in_unit_interval
 from longtail.counts import check_labels_in_range
 from longtail.functional._blocked import RowLoss, compute_dtype, weighted_loss
 
-__all__ = ["REDUCTIONS", "apply_loss", "find_valid", "is_traced", "reduce_rows", "sample_weight"]
+__all__ = ["REDUCTIONS", "apply_loss", "is_traced", "mean_weight", "own_weight", "reduce_rows"]
 
 REDUCTIONS = ("mean", "sum", "none", "weighted_mean")
 
@@ -25,37 +26,34 @@ def apply_loss(
     reduction: str,
 ) -> Tensor:
     """Weigh, reduce and return a loss that is given by its value per sample."""
-    if label_smoothing:
+    check_inputs(logits, target, class_weight)
+    if label_smoothing or reduction not in REDUCTIONS:
         check_in_unit_interval("label_smoothing", label_smoothing)
-    if reduction not in REDUCTIONS:
         check_choice("reduction", reduction, REDUCTIONS)
-    check_inputs(logits, target)
-    if class_weight is not None:
-        check_class_weight(class_weight, logits.shape[min(logits.dim(), 2) - 1], logits.device)
     shape = logits.shape
-    dense = target.dim() == logits.dim()
-    if logits.dim() == 1:
+    dense = target.dim() == len(shape)
+    if len(shape) == 1:
         logits, target = logits.unsqueeze(0), target.unsqueeze(0)
-    elif logits.dim() > 3:
+    elif len(shape) > 3:
         logits, target = logits.flatten(2), target.flatten(2 if dense else 1)
     dtype = compute_dtype(logits.dtype)
     traced = is_traced(logits)
-    if traced and class_weight is None:
-        # Looking up a weight is what stops a label out of range where labels cannot be checked.
+    if class_weight is None:
         class_weight = torch.ones(logits.shape[1], dtype=dtype, device=logits.device)
-    valid = None
+    elif class_weight.dtype != dtype:
+        class_weight = class_weight.to(dtype)
     if dense:
         target = target.to(dtype)
+        weight, valid = mean_weight(target, class_weight), None
     else:
-        target, valid = find_valid(target, logits.shape[1], ignore_index, check=not traced)
-    weight = sample_weight(target, class_weight, valid, dtype)
+        target, weight, valid = own_weight(target, class_weight, ignore_index, check=not traced)
     if dense or label_smoothing or traced or weight.requires_grad:
         rows = _differentiable_rows(row_loss, logits.to(dtype), target, label_smoothing)
         loss = reduce_rows(rows, weight, valid, reduction)
     else:
-        scale = _scale(weight, valid, reduction)
-        loss = weighted_loss(row_loss, logits, target, scale, total=reduction != "none")
-    return loss.view(shape[:1] + shape[2:] if len(shape) > 1 else ()) if reduction == "none" else loss
+        weight = _scale(weight, valid, reduction)
+        loss = weighted_loss(row_loss, logits, target, weight, total=reduction != "none")
+    return loss if reduction != "none" else loss.view(shape[:1] + shape[2:] if len(shape) > 1 else ())
 
 
 def _differentiable_rows(row_loss: RowLoss, logits: Tensor, target: Tensor, label_smoothing: float) -> Tensor:
@@ -68,46 +66,43 @@ def _differentiable_rows(row_loss: RowLoss, logits: Tensor, target: Tensor, labe
     return row_loss.from_probabilities(logits, target)
 
 
-def find_valid(target: Tensor, num_classes: int, ignore_index: int, check: bool) -> tuple[Tensor, Tensor | None]:
-    """Class indices as int64, with 0 for the ignored, and which are not ignored: None for all of them.
+def own_weight(
+    target: Tensor, class_weight: Tensor, ignore_index: int, check: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Class indices as int64 with 0 for the ignored, the weight of each, and which count: None for all of them.
 
     Labels are checked only where that costs no sync: on the CPU, outside the compiler and function transforms.
-    Elsewhere a label out of range stops the indexing operation itself.
+    Elsewhere a label out of range stops the look-up of its weight.
     """
-    target = target.long()
-    check = check and target.device.type == "cpu" and target.numel() > 0
-    if check and _in_range(target, num_classes) and not 0 <= ignore_index < num_classes:
-        return target, None
+    if target.dtype != torch.int64:
+        target = target.long()
+    classes = class_weight.shape[0]
+    check = check and target.is_cpu
+    if check and not 0 <= ignore_index < classes:
+        try:  # The look-up itself refuses labels out of range. Where it does not, none is ignored either.
+            return target, _look_up(class_weight, target), None
+        except (IndexError, RuntimeError):
+            pass
     valid = target != ignore_index
     target = target * valid
-    if check and not _in_range(target, num_classes):
-        check_labels_in_range("target", target.numpy(), num_classes)
-    return target, valid
+    if check and target.numel():
+        low, high = target.aminmax()
+        if low.item() < 0 or high.item() >= classes:
+            check_labels_in_range("target", target.numpy(), classes)
+    return target, _look_up(class_weight, target) * valid, valid
 
 
-def _in_range(target: Tensor, num_classes: int) -> bool:
-    low, high = target.aminmax()
-    return low.item() >= 0 and high.item() < num_classes
+def _look_up(class_weight: Tensor, target: Tensor) -> Tensor:
+    if target.dim() == 1:
+        return class_weight.index_select(0, target)
+    return class_weight.index_select(0, target.flatten()).view(target.shape)
 
 
-def sample_weight(target: Tensor, class_weight: Tensor | None, valid: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Weight of each sample: the mean of the class weights under its target; 0 where it is not valid.
-
-    That is its class's weight for a class index, the mean over its positives for a multi-hot row, and 1 for a row
-    without any.
-    """
-    if target.is_floating_point():
-        mass = target.sum(1)
-        if class_weight is None:
-            return torch.ones_like(mass)
-        columns = class_weight.to(dtype).view(-1, *(1,) * (target.dim() - 2))
-        return torch.where(mass > 0, (target * columns).sum(1) / torch.where(mass > 0, mass, 1), 1)
-    if class_weight is None:
-        return torch.ones_like(target, dtype=dtype) if valid is None else valid.to(dtype)
-    if class_weight.dtype != dtype:
-        class_weight = class_weight.to(dtype)
-    weight = class_weight.gather(0, target.flatten()).view(target.shape)
-    return weight if valid is None else weight * valid
+def mean_weight(target: Tensor, class_weight: Tensor) -> Tensor:
+    """Weight of each sample with a target of the logits' shape: the mean under it, and 1 for a target of zeros."""
+    mass = target.sum(1)
+    columns = class_weight.view(-1, *(1,) * (target.dim() - 2))
+    return torch.where(mass > 0, (target * columns).sum(1) / torch.where(mass > 0, mass, 1), 1)
 
 
 def _scale(weight: Tensor, valid: Tensor | None, reduction: str) -> Tensor:
@@ -128,44 +123,40 @@ def reduce_rows(rows: Tensor, weight: Tensor, valid: Tensor | None, reduction: s
 
 def is_traced(logits: Tensor) -> bool:
     """Whether operations to trace are wanted: by the compiler, a function transform or a tensor subclass."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or type(logits) not in (Tensor, nn.Parameter)
-    )
+    return is_compiling() or torch._C._are_functorch_transforms_active() or type(logits) not in (Tensor, nn.Parameter)
 
 
-def check_inputs(logits: Tensor, target: Tensor) -> None:
-    """Refuse logits and targets that do not fit each other."""
-    if not isinstance(target, Tensor) or not isinstance(logits, Tensor):
-        argument, value = ("target", target) if isinstance(logits, Tensor) else ("logits", logits)
-        raise TypeError(f"{argument} must be a tensor, got {type(value).__name__}")
+def check_inputs(logits: Tensor, target: Tensor, class_weight: Tensor | None) -> None:
+    """Refuse logits, targets and weights that do not fit each other."""
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"logits must be a tensor, got {type(logits).__name__}")
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target must be a tensor, got {type(target).__name__}")
     if not logits.is_floating_point():
         raise TypeError(f"logits must be floating point, got {logits.dtype}")
-    if logits.dim() == 0:
+    shape, device = tuple(logits.shape), logits.device
+    if not shape:
         raise ValueError("logits must have shape (N, C), (N, C, d1, …) or (C,), got a scalar")
-    if target.device != logits.device:
-        raise ValueError(f"target is on {target.device}, but logits are on {logits.device}")
-    if target.shape == logits.shape:
+    expected = shape[:1] + shape[2:] if len(shape) > 1 else ()
+    if target.shape == expected:
+        if target.dtype != torch.int64 and (target.is_floating_point() or target.dtype == torch.bool):
+            raise TypeError(
+                f"target of shape {expected} holds class indices, which must be integers, not {target.dtype}"
+            )
+    elif target.shape != shape:
+        raise ValueError(
+            f"target has shape {tuple(target.shape)}, but logits of shape {shape} need class indices of "
+            f"shape {expected} or probabilities of shape {shape}"
+        )
+    if target.device != device:
+        raise ValueError(f"target is on {target.device}, but logits are on {device}")
+    if class_weight is None:
         return
-    expected = logits.shape[:1] + logits.shape[2:] if logits.dim() > 1 else logits.shape[:0]
-    if target.shape != expected:
+    classes = shape[1] if len(shape) > 1 else shape[0]
+    if class_weight.shape != (classes,):
         raise ValueError(
-            f"target has shape {tuple(target.shape)}, but logits of shape {tuple(logits.shape)} need class indices of "
-            f"shape {tuple(expected)} or probabilities of shape {tuple(logits.shape)}"
-        )
-    if target.is_floating_point() or target.dtype == torch.bool:
-        raise TypeError(
-            f"target of shape {tuple(target.shape)} holds class indices, which must be integers, not {target.dtype}"
-        )
-
-
-def check_class_weight(class_weight: Tensor, num_classes: int, device: torch.device) -> None:
-    """Refuse weights that are not one per class, or are elsewhere."""
-    if class_weight.shape != (num_classes,):
-        raise ValueError(
-            f"class_weight has shape {tuple(class_weight.shape)}, but logits have {num_classes} classes: "
-            f"it must have shape ({num_classes},)"
+            f"class_weight has shape {tuple(class_weight.shape)}, but logits have {classes} classes: "
+            f"it must have shape ({classes},)"
         )
     if class_weight.device != device:
         raise ValueError(

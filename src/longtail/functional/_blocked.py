@@ -7,7 +7,7 @@ the cache, and only the gradient is kept. Backward then has nothing left to do b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -19,8 +19,11 @@ __all__ = ["RowLoss", "compute_dtype", "weighted_loss"]
 # holds, and PyTorch still gives every thread more than the 32,768 elements it asks for. Half and twice as many measure
 # slower or no faster. An accelerator has no such cache to mind, and takes the largest block that memory allows.
 BLOCK_PER_THREAD = 65_536
-# Below this, memory is not worth another launch of every operation.
+# Up to here one block without buffers is fastest, and memory is not worth another launch of every operation.
 SMALLEST_BLOCK = 32_768
+
+Buffers = Sequence[Tensor | None]
+NO_BUFFERS: Buffers = (None,) * 4
 
 
 class RowLoss(Protocol):
@@ -30,7 +33,7 @@ class RowLoss(Protocol):
     """
 
     buffers: int
-    """Temporaries of a block's size that :meth:`block_` needs."""
+    """Tensors of a block's size that :meth:`block` fills, 4 at most, the gradient among them."""
 
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
         """Loss of each sample, as differentiable operations: the definition."""
@@ -40,11 +43,14 @@ class RowLoss(Protocol):
         """The same for a target of the logits' shape, linear in the target."""
         ...
 
-    def block_(self, logits: Tensor, target: Tensor, scale: Tensor, work: list[Tensor], gradient: bool) -> Tensor:
-        """Terms whose sum over dimension 1 is ``scale`` × the loss of each sample of a block.
+    def block(
+        self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Terms whose sum over dimension 1 is ``scale`` × the loss of each sample of a block, and its gradient.
 
-        If ``gradient``, ``logits`` is overwritten with the gradient of that; it may be overwritten in any case.
-        ``target`` and ``scale`` keep the class dimension, with size 1.
+        ``target`` and ``scale`` keep the class dimension, with size 1. ``out`` holds buffers of the dtype of ``scale``
+        for the ``out=`` of operations, the first for the gradient; or None where these had better allocate, and then
+        the logits have that dtype, too. Where no ``gradient`` is asked for, the second value has no meaning.
         """
         ...
 
@@ -57,24 +63,26 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 def weighted_loss(row_loss: RowLoss, logits: Tensor, target: Tensor, scale: Tensor, total: bool) -> Tensor:
     """``scale`` × loss of each sample, or the total of it, as one node of the graph."""
     if logits.requires_grad and torch.is_grad_enabled():
-        loss: Tensor = _Blocked.apply(logits, target, scale, row_loss, total)  # type: ignore[no-untyped-call]
+        loss: Tensor = _Blocked.apply(logits, (row_loss, target, scale, total))  # type: ignore[no-untyped-call]
         return loss
-    return _sweep(row_loss, logits, target, scale, None, total)
+    return _sweep(row_loss, logits, target, scale, total, gradient=False)[0]
 
 
 class _Blocked(torch.autograd.Function):
+    # Only the logits are differentiated, so all else comes as one argument that autograd need not look at.
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, scale: Tensor, row_loss: RowLoss, total: bool) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, rest: tuple[RowLoss, Tensor, Tensor, bool]) -> Tensor:
+        row_loss, target, scale, total = rest
+        ctx.save_for_backward(logits, target, scale)
+        ctx.row_loss, ctx.total = row_loss, total
         # A float16 gradient must be born with the loss scale of mixed-precision training in it, or it underflows;
         # that scale is known only in backward.
-        ctx.gradient = None if logits.dtype == torch.float16 else torch.empty_like(logits)
-        ctx.row_loss = row_loss
-        ctx.total = total
-        ctx.save_for_backward(logits, target, scale)
-        return _sweep(row_loss, logits, target, scale, ctx.gradient, total)
+        loss, ctx.gradient = _sweep(row_loss, logits, target, scale, total, gradient=logits.dtype != torch.float16)
+        return loss
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, None]:
+        gradient: Tensor | None
         if torch.is_grad_enabled():  # create_graph=True: somebody will differentiate this gradient
             logits, target, scale = ctx.saved_tensors
             rows = ctx.row_loss.from_indices(logits.to(scale.dtype), target) * scale
@@ -85,49 +93,46 @@ class _Blocked(torch.autograd.Function):
             gradient, ctx.gradient = ctx.gradient, None
             if not ctx.total:
                 gradient.mul_(grad_loss.unsqueeze(1))
-            elif grad_loss.device.type != "cpu" or grad_loss.item() != 1:  # on the CPU .item() is no sync
+            elif not grad_loss.is_cpu or grad_loss.item() != 1:  # on the CPU .item() is no sync
                 gradient.mul_(grad_loss)
         else:
             logits, target, scale = ctx.saved_tensors
-            gradient = torch.empty_like(logits)
-            _sweep(ctx.row_loss, logits, target, scale * grad_loss, gradient, total=True)
-        return gradient, None, None, None, None
+            _, gradient = _sweep(ctx.row_loss, logits, target, scale * grad_loss, total=True, gradient=True)
+        return gradient, None
 
 
 def _sweep(
-    row_loss: RowLoss, logits: Tensor, target: Tensor, scale: Tensor, gradient: Tensor | None, total: bool
-) -> Tensor:
-    """Run :meth:`RowLoss.block_` over all blocks, into ``gradient`` if there is one."""
+    row_loss: RowLoss, logits: Tensor, target: Tensor, scale: Tensor, total: bool, gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Loss, in total or of each sample, and its gradient if asked for."""
     target, scale = target.unsqueeze(1), scale.unsqueeze(1)
-    height, width = _block_shape(logits, row_loss.buffers)
-    if height >= logits.shape[0] and width >= logits.shape[2:].numel():
-        terms = _block(row_loss, logits, target, scale, gradient, _buffers(row_loss, logits, gradient))
-        return terms.sum() if total else terms.sum(1)
-    buffers = _buffers(row_loss, logits[:height, :, :width] if logits.dim() == 3 else logits[:height], gradient)
+    if logits.numel() > SMALLEST_BLOCK:
+        rows, slope = _sweep_blocks(row_loss, logits, target, scale, gradient)
+        return (rows.sum() if total else rows.squeeze(1)), slope
+    wide = logits if logits.dtype == scale.dtype else logits.to(scale.dtype)
+    terms, slope = row_loss.block(wide, target, scale, NO_BUFFERS, gradient)
+    if wide is not logits:
+        slope = slope.to(logits.dtype)
+    return (terms.sum() if total else terms.sum(1)), (slope if gradient else None)
+
+
+def _sweep_blocks(
+    row_loss: RowLoss, logits: Tensor, target: Tensor, scale: Tensor, gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    slope = torch.empty_like(logits) if gradient else None
     rows = torch.empty_like(scale)
-    parts = (logits, target, scale, rows, logits if gradient is None else gradient)
-    for z, y, s, out, g in zip(*(_cut(part, height, width) for part in parts), strict=True):
-        work = buffers if z.shape == buffers[0].shape else [_cut_to(buffer, z.shape) for buffer in buffers]
-        terms = _block(row_loss, z, y, s, None if gradient is None else g, work)
-        torch.sum(terms, 1, keepdim=True, out=out)
-    return rows.sum() if total else rows.squeeze(1)
-
-
-def _block(
-    row_loss: RowLoss, logits: Tensor, target: Tensor, scale: Tensor, gradient: Tensor | None, work: list[Tensor]
-) -> Tensor:
-    if gradient is None:
-        return row_loss.block_(work[-1].copy_(logits), target, scale, work[:-1], False)
-    if gradient.dtype == scale.dtype:
-        return row_loss.block_(gradient.copy_(logits), target, scale, work, True)
-    terms = row_loss.block_(work[-1].copy_(logits), target, scale, work[:-1], True)
-    gradient.copy_(work[-1])
-    return terms
-
-
-def _cut_to(buffer: Tensor, shape: torch.Size) -> Tensor:
-    buffer = buffer.narrow(0, 0, shape[0])
-    return buffer.narrow(2, 0, shape[2]) if len(shape) == 3 else buffer
+    height, width = _block_shape(logits, row_loss.buffers)
+    first = next(_cut(logits, height, width))
+    in_place = slope is not None and slope.dtype == scale.dtype
+    buffers = [torch.empty_like(first, dtype=scale.dtype) for _ in range(row_loss.buffers - in_place)]
+    parts = (logits, target, scale, rows, logits if slope is None else slope)
+    for z, y, s, row, g in zip(*(_cut(part, height, width) for part in parts), strict=True):
+        out = buffers if z.shape == first.shape else [_cut_to(buffer, z.shape) for buffer in buffers]
+        terms, block_slope = row_loss.block(z, y, s, [g, *out] if in_place else out, gradient)
+        torch.sum(terms, 1, keepdim=True, out=row)
+        if gradient and not in_place:
+            g.copy_(block_slope)
+    return rows, slope
 
 
 def _cut(tensor: Tensor, height: int, width: int) -> Iterator[Tensor]:
@@ -139,22 +144,20 @@ def _cut(tensor: Tensor, height: int, width: int) -> Iterator[Tensor]:
             yield rows
 
 
-def _buffers(row_loss: RowLoss, block: Tensor, gradient: Tensor | None) -> list[Tensor]:
-    """Temporaries of the size of ``block``, one more where the gradient cannot serve as one."""
-    dtype = compute_dtype(block.dtype)
-    in_place = gradient is not None and gradient.dtype == dtype
-    return [torch.empty_like(block, dtype=dtype) for _ in range(row_loss.buffers + (not in_place))]
+def _cut_to(buffer: Tensor, shape: torch.Size) -> Tensor:
+    buffer = buffer.narrow(0, 0, shape[0])
+    return buffer.narrow(2, 0, shape[2]) if len(shape) == 3 else buffer
 
 
 def _block_shape(logits: Tensor, buffers: int) -> tuple[int, int]:
     """How many samples, and how many positions of each, a block has."""
-    positions = logits.shape[2:].numel()
     elements = logits.numel()
     size = BLOCK_PER_THREAD * torch.get_num_threads() if logits.device.type == "cpu" else elements
-    # However many threads there are, the buffers of a large batch take no more than half of what its logits take.
+    # However many threads there are, the buffers of a large batch take no more than 2/5 of what its logits take.
     widening = compute_dtype(logits.dtype).itemsize // logits.dtype.itemsize
-    size = min(size, max(SMALLEST_BLOCK, elements // (2 * widening * (buffers + 1))))
+    size = min(size, max(SMALLEST_BLOCK, 2 * elements // (5 * widening * buffers)))
+    positions = logits.shape[2:].numel()
     per_sample = logits.shape[1] * positions
     if per_sample <= size:
-        return size // max(per_sample, 1), max(positions, 1)
+        return size // per_sample, positions
     return 1, max(1, size // logits.shape[1])

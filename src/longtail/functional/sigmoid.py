@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from longtail._checks import check_non_negative
 from longtail.functional._apply import apply_loss
+from longtail.functional._blocked import Buffers
 
 __all__ = ["focal_loss", "sigmoid_cross_entropy"]
 
@@ -104,7 +107,8 @@ def focal_loss(
         Lin et al., Focal Loss for Dense Object Detection, ICCV 2017; Cui et al., Class-Balanced Loss Based on
         Effective Number of Samples, CVPR 2019, section 4.3.
     """
-    check_non_negative("gamma", gamma)
+    if not 0 <= gamma < math.inf:
+        check_non_negative("gamma", gamma)
     return apply_loss(_Focal(gamma), logits, target, class_weight, label_smoothing, ignore_index, reduction)
 
 
@@ -118,7 +122,7 @@ class _Focal:
 
     def __init__(self, gamma: float) -> None:
         self.gamma = gamma
-        self.buffers = 3 if gamma else 1
+        self.buffers = 4 if gamma else 2
 
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
         # A comparison, and not a scatter into zeros, so that a compiler can fuse it with all that follows.
@@ -133,40 +137,47 @@ class _Focal:
         u = F.softplus(v, threshold=_SATURATED)
         return u if self.gamma == 0 else torch.exp(self.gamma * (v - u)) * u
 
-    def block_(self, logits: Tensor, target: Tensor, scale: Tensor, work: list[Tensor], gradient: bool) -> Tensor:
-        v = _flip_target_(logits, target)
-        u = _softplus(v, work[0])
+    def block(
+        self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        v = _flip_target(logits, target, out[0])
+        u = _softplus(v, out[1])
         if self.gamma == 0:
             if gradient:
                 _flip_target_(v.sigmoid_().mul_(scale), target)
-            return u.mul_(scale)
-        _, wrong, modulator = work
-        torch.sigmoid(v, out=wrong)
-        torch.pow(wrong, self.gamma, out=modulator).mul_(scale)
+            return u.mul_(scale), v
+        wrong = torch.sigmoid(v, out=out[2])
+        power = torch.sqrt(wrong, out=out[3]) if self.gamma == 0.5 else torch.pow(wrong, self.gamma, out=out[3])
+        modulator = power.mul_(scale)
         if gradient:
             torch.addcmul(u, u, wrong, value=-1, out=v)
             torch.add(wrong, v, alpha=self.gamma, out=v)
             _flip_target_(v.mul_(modulator), target)
-        return modulator.mul_(u)
+        return modulator.mul_(u), v
 
 
 # exp(40) + 1 = exp(40) even in float64, so from there on softplus(v) = v to the last bit.
 _SATURATED = 40.0
-_SMALL = 32_768
 
 
-def _softplus(v: Tensor, out: Tensor) -> Tensor:
-    """log(1 + exp(v)), in ``out`` unless it is small."""
-    if v.numel() <= _SMALL:
+def _softplus(v: Tensor, out: Tensor | None) -> Tensor:
+    """log(1 + exp(v))."""
+    if out is None:
         return F.softplus(v, 1.0, _SATURATED)
-    # Four vectorised operations on a block in the cache take less time than PyTorch's softplus.
+    # On a large block four vectorised operations in the cache take less time than PyTorch's softplus.
     torch.clamp_max(v, _SATURATED, out=out).exp_().log1p_()
     return torch.maximum(out, v, out=out)
 
 
+def _flip_target(logits: Tensor, target: Tensor, out: Tensor | None) -> Tensor:
+    """A copy of the logits, with the other sign for each sample's own class."""
+    if out is None:
+        return torch.scatter(logits, 1, target, -1.0, reduce="multiply")
+    return _flip_target_(out.copy_(logits), target)
+
+
 def _flip_target_(values: Tensor, target: Tensor) -> Tensor:
-    """Change the sign of each sample's entry for its own class."""
-    return values.scatter_(1, target, -values.gather(1, target))
+    return values.scatter_(1, target, -1.0, reduce="multiply")
 
 
 _SIGMOID = _Focal(0.0)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longtail.functional._apply import apply_loss
+from longtail.functional._blocked import Buffers
 
 __all__ = ["softmax_cross_entropy"]
 
@@ -53,7 +54,7 @@ def softmax_cross_entropy(
 
 
 class _Softmax:
-    buffers = 1
+    buffers = 2
 
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(logits, target, reduction="none")
@@ -61,13 +62,17 @@ class _Softmax:
     def from_probabilities(self, logits: Tensor, target: Tensor) -> Tensor:
         return -(target * F.log_softmax(logits, 1)).sum(1)
 
-    def block_(self, logits: Tensor, target: Tensor, scale: Tensor, work: list[Tensor], gradient: bool) -> Tensor:
-        log_p = torch.log_softmax(logits, 1, out=work[0])
+    def block(
+        self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        if logits.dtype != scale.dtype and out[0] is not None:
+            logits = out[0].copy_(logits)
+        log_p = torch.log_softmax(logits, 1, out=out[1])
         minus_scale = -scale
         terms = log_p.gather(1, target).mul_(minus_scale)
         if gradient:
-            torch.exp(log_p, out=logits).mul_(scale).scatter_add_(1, target, minus_scale)
-        return terms
+            log_p = torch.exp(log_p, out=out[0]).mul_(scale).scatter_add_(1, target, minus_scale)
+        return terms, log_p
 
 
 _SOFTMAX = _Softmax()

@@ -1,0 +1,204 @@
+"""Speed and memory of the losses beside PyTorch's own and the peers': ``python -m benchmarks.losses``.
+
+All implementations of a case take turns, and ratios are to weighted ``F.cross_entropy``: of medians, which a few
+disturbed rounds cannot move, and of minima as well. Shared machines and the allocator's luck (whether a freed 33 MB
+buffer is kept or must be mapped and faulted in anew) can shift a median for a whole run, but hardly a minimum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import statistics
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.measure import interleaved_times, peak_memory
+from benchmarks.peers import BASELINE, BETA, GAMMA, IMPLEMENTATIONS, PEERS, Case, Loss
+
+SHAPES = [(128, 10), (128, 100), (1024, 1000), (1024, 8142), (8, 19, 256, 256)]
+QUICK_SHAPES = [(128, 10), (1024, 1000)]
+DTYPES = [torch.float32, torch.bfloat16]
+
+Row = dict[str, Any]
+Result = dict[str, Any]
+
+
+def main() -> None:
+    """Measure, then write ``losses.json`` and ``losses.md``."""
+    options = parse_arguments()
+    names = [name for name in IMPLEMENTATIONS if options.compile or "compiled" not in name]
+    seconds, least = (1.5, 5) if options.quick else (25.0, 15)
+    results = {"settings": settings(), "cases": []}
+    for dtype in DTYPES:
+        for shape in QUICK_SHAPES if options.quick else SHAPES:
+            print(f"measuring {shape} {name_of(dtype)}", file=sys.stderr)
+            results["cases"].append(measure_case(Case(shape, dtype), names, seconds, least))
+    text = report(results, names)
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "losses.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    (options.output / "losses.md").write_text(text)
+    print(text, end="")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Speed and memory of class-balanced losses.")
+    parser.add_argument(
+        "--output", type=Path, default=Path("results/bench"), help="folder of losses.json and losses.md"
+    )
+    parser.add_argument("--quick", action="store_true", help="two shapes and few rounds, to try it out")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="a compiled focal loss")
+    return parser.parse_args()
+
+
+def measure_case(case: Case, names: list[str], seconds: float, least: int) -> Result:
+    """Time and memory of all implementations for one shape and dtype."""
+    rows: dict[str, Row] = {}
+    calls: dict[str, Callable[[], None]] = {}
+    for name in names:
+        try:
+            loss = IMPLEMENTATIONS[name](case)
+            rows[name] = check(case, loss)
+            calls[name] = partial(case.step, loss)
+        except Exception as error:  # whatever a peer raises says why it has no number
+            rows[name] = {"median_ms": None, "minimum_ms": None, "peak_memory": None, "reason": first_line(error)}
+    times = interleaved_times(calls, partial(drop_gradient, case), seconds, least)
+    for name, call in calls.items():
+        drop_gradient(case)
+        rows[name] |= {
+            "median_ms": statistics.median(times[name]) * 1e3,
+            "minimum_ms": min(times[name]) * 1e3,
+            "peak_memory": peak_memory(call) / case.logits.nbytes,
+        }
+    for row in rows.values():
+        for kind in ("median", "minimum"):
+            row[f"ratio_of_{kind}s"] = row[f"{kind}_ms"] and row[f"{kind}_ms"] / rows[BASELINE][f"{kind}_ms"]
+    return {
+        "shape": list(case.shape),
+        "dtype": name_of(case.dtype),
+        "rounds": len(times[BASELINE]),
+        "logits_bytes": case.logits.nbytes,
+        "implementations": rows,
+    }
+
+
+def check(case: Case, loss: Loss) -> Row:
+    """Warm up, and keep the value: a fast loss may be a wrong one."""
+    for _ in range(3):
+        drop_gradient(case)
+        value = loss(case.logits, case.target)
+        value.backward()
+    gradient = case.logits.grad
+    return {"loss": value.item(), "finite_gradient": gradient is not None and bool(gradient.isfinite().all())}
+
+
+def drop_gradient(case: Case) -> None:
+    case.logits.grad = None
+
+
+def first_line(error: Exception) -> str:
+    """What went wrong, without paths: they differ from machine to machine."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    return re.sub(r"(/[\w.+-]+){2,}", "…", f"{type(error).__name__}: {line}")
+
+
+def settings() -> Result:
+    """All that the numbers depend on."""
+    packages = ("torch", "numpy", "longtail", *PEERS)
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "versions": {"python": platform.python_version()} | {name: version_of(name) for name in packages},
+        "machine": {
+            "cpu": cpu_model(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "system": platform.system(),
+            "load_average_before": round(os.getloadavg()[0], 2),
+        },
+        "beta": BETA,
+        "gamma": GAMMA,
+        "baseline": BASELINE,
+    }
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def cpu_model() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found.group(1).strip() if found else platform.processor()
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def report(results: Result, names: list[str]) -> str:
+    """The results for people: tables for each dtype, and why a cell is empty."""
+    versions, machine = results["settings"]["versions"], results["settings"]["machine"]
+    parts = [
+        "# Losses: speed and memory\n",
+        f"Forward + backward on {machine['cpu']} ({machine['cores']} cores, {machine['threads']} threads, "
+        f"{machine['system']}), {results['settings']['date']}, β = {BETA}, γ = {GAMMA}, "
+        f"with {', '.join(f'{name} {version}' for name, version in versions.items())}. "
+        f"Ratios are to `{BASELINE}`. Not all rows are the same function: see `benchmarks/peers.py`.\n",
+    ]
+    for dtype in map(name_of, DTYPES):
+        cases = [case for case in results["cases"] if case["dtype"] == dtype]
+        parts += [
+            f"## {dtype}\n\nMedian, ms (ratio of medians):\n",
+            table(cases, names, partial(time_cell, "median")),
+            "Minimum, ms (ratio of minima):\n",
+            table(cases, names, partial(time_cell, "minimum")),
+            "Peak memory beyond the logits, in units of the logits:\n",
+            table(cases, names, lambda row: f"{row['peak_memory']:.2f}"),
+        ]
+    notes = remarks(results["cases"])
+    return "\n".join([*parts, "## Remarks\n", *(notes or ["None: every implementation ran every case."])]) + "\n"
+
+
+def table(cases: list[Result], names: list[str], cell: Callable[[Row], str]) -> str:
+    shapes = [" × ".join(map(str, case["shape"])) for case in cases]
+    lines = ["| | " + " | ".join(shapes) + " |", "|---|" + "---:|" * len(shapes)]
+    for name in names:
+        rows = [case["implementations"][name] for case in cases]
+        lines.append(f"| {name} | " + " | ".join("—" if "reason" in row else cell(row) for row in rows) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def time_cell(kind: str, row: Row) -> str:
+    return f"{row[f'{kind}_ms']:.3g} ({row[f'ratio_of_{kind}s']:.2f}×)"
+
+
+def remarks(cases: list[Result]) -> list[str]:
+    """Each reason for a missing number or a bad gradient, with the cases that it holds for."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for case in cases:
+        where = f"{' × '.join(map(str, case['shape']))} {case['dtype']}"
+        for name, row in case["implementations"].items():
+            if "reason" in row:
+                found.setdefault((name, f"cannot: `{row['reason']}`"), []).append(where)
+            elif not row["finite_gradient"]:
+                found.setdefault((name, "gives a gradient that is not finite"), []).append(where)
+    return [f"- {name} {what} ({', '.join(where)})" for (name, what), where in found.items()]
+
+
+if __name__ == "__main__":
+    main()

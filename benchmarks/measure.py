@@ -1,0 +1,77 @@
+"""Time and memory of calls: nothing here knows of losses, so that tests can use it, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torch.profiler import ProfilerActivity, profile
+
+__all__ = ["interleaved_times", "peak_memory"]
+
+TURN = 0.002
+
+# The profiler else writes two lines to standard error for each call it looks at.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+
+def peak_memory(call: Callable[[], object]) -> int:
+    """Bytes that ``call`` held at its peak, beyond what was allocated before.
+
+    Every allocation of PyTorch's CPU allocator is counted, so the result is exact and the same on every machine with
+    as many threads; the resident set of the process is neither. Run ``call`` once before, so that what is made only
+    once (by a compiler, say) is not counted, and drop the gradients it left.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+    changes = [event for event in events if event.get("name") == "[memory]" and event["args"]["Device Type"] == 0]
+    held = peak = 0
+    for event in sorted(changes, key=lambda event: (event["ts"], event["args"]["Ev Idx"])):
+        held += event["args"]["Bytes"]
+        peak = max(peak, held)
+    return peak
+
+
+def interleaved_times(
+    calls: Mapping[str, Callable[[], object]], prepare: Callable[[], object], seconds: float, least: int
+) -> dict[str, list[float]]:
+    """Seconds that each call took in each round, for about ``seconds`` and at least ``least`` rounds.
+
+    A round gives each call a turn, so that what slows the machine for a while slows them all; the order is drawn anew
+    for each round, so that no call always finds the caches as the same neighbour left them. In its turn a call is
+    repeated until ``TURN`` is over, as timeit and torch.utils.benchmark do: once alone, between strangers, a call of
+    some microseconds measures how long it takes to read its code into the cache. ``prepare`` is run before every
+    call, outside of its time.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
+    shuffle = random.Random(0).shuffle
+    end = time.perf_counter() + seconds
+    rounds = 0
+    while rounds < least or time.perf_counter() < end:
+        shuffle(order)
+        for name in order:
+            times[name].append(_turn(calls[name], prepare))
+        rounds += 1
+    return times
+
+
+def _turn(call: Callable[[], object], prepare: Callable[[], object]) -> float:
+    """Median time of the calls of one turn."""
+    times: list[float] = []
+    while sum(times) < TURN:
+        prepare()
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)

@@ -1,0 +1,34 @@
+"""Peak memory, counted exactly by the allocator: the gradient, and little else."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from benchmarks.measure import peak_memory
+from longtail import ClassBalancedLoss
+
+
+def step(criterion, logits, target):
+    logits.grad = None
+    criterion(logits, target).backward()
+
+
+@pytest.mark.parametrize("name", ["softmax", "sigmoid", "focal"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(512, 2000), (8, 19, 256, 256)], ids=str)
+@pytest.mark.parametrize("threads", [2, 64])
+def test_a_step_takes_at_most_one_and_a_half_times_the_logits(name, dtype, shape, threads, monkeypatch):
+    logits = torch.randn(shape).to(dtype).requires_grad_()
+    target = torch.randint(shape[1], shape[:1] + shape[2:])
+    call = partial(step, ClassBalancedLoss([10] * shape[1], name), logits, target)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    call()
+    logits.grad = None
+    assert peak_memory(call) <= 1.5 * logits.nbytes
+
+
+def test_evaluation_takes_hardly_any():
+    logits, target = torch.randn(512, 2000), torch.randint(2000, (512,))
+    criterion = ClassBalancedLoss([10] * 2000, "focal")
+    assert peak_memory(lambda: criterion(logits, target)) <= 0.5 * logits.nbytes
