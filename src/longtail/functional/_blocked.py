@@ -151,13 +151,13 @@ def _cut_to(buffer: Tensor, shape: torch.Size) -> Tensor:
 
 def _block_shape(logits: Tensor, buffers: int) -> tuple[int, int]:
     """How many samples, and how many positions of each, a block has."""
-    elements = logits.numel()
+    elements, classes, positions = logits.numel(), logits.shape[1], logits.shape[2:].numel()
     size = BLOCK_PER_THREAD * torch.get_num_threads() if logits.device.type == "cpu" else elements
-    # However many threads there are, the buffers of a large batch take no more than 2/5 of what its logits take.
-    widening = compute_dtype(logits.dtype).itemsize // logits.dtype.itemsize
-    size = min(size, max(SMALLEST_BLOCK, 2 * elements // (5 * widening * buffers)))
-    positions = logits.shape[2:].numel()
-    per_sample = logits.shape[1] * positions
-    if per_sample <= size:
-        return size // per_sample, positions
-    return 1, max(1, size // logits.shape[1])
+    # However many threads there are, the buffers of a large batch, with one that an operation may allocate by itself
+    # and a few numbers per sample, take no more than half of what its logits take.
+    width = compute_dtype(logits.dtype).itemsize
+    spare = logits.nbytes // 2 - 4 * width * elements // classes
+    size = min(size, max(SMALLEST_BLOCK, spare // (width * (buffers + 1))))
+    if classes * positions <= size:
+        return size // (classes * positions), positions
+    return 1, max(1, size // classes)
