@@ -36,7 +36,10 @@ LOSSES = [
         for gamma in (0.0, 0.5, 1.0, 2.0, 3.7)
     ),
 ]
-every_loss = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name + str(loss.options.get("gamma", "")))
+every_loss = pytest.mark.parametrize(
+    "loss", LOSSES, ids=lambda loss: "-".join(map(str, (loss.name, *loss.options.values())))
+)
+every_name = pytest.mark.parametrize("name", sorted({loss.name for loss in LOSSES}))
 
 
 def batch(n=6, c=5, *dims, dtype=torch.float64, seed=0):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from longtail import class_counts, imbalance_factor, long_tailed_counts
 
@@ -94,6 +94,7 @@ def test_multi_hot_samples_count_for_each_class():
         ([[0, 2], [1, 0]], None, r"multi-hot labels of shape \(2, 2\) must be 0 or 1, got 2"),
         ([[0, 1], [1, 0]], 3, "labels have 2 columns but num_classes is 3"),
         (np.zeros((2, 3, 4), int), None, r"labels must have shape \(N,\) or, multi-hot, \(N, C\), got \(2, 3, 4\)"),
+        ([[0], [1]], None, r"labels of shape \(2, 1\) are one column: pass labels\[:, 0\]"),
         ([0, 1], 0, "num_classes must be at least 1, got 0"),
     ],
 )
@@ -105,8 +106,12 @@ def test_bad_labels_are_named(labels, classes, message):
 def test_labels_that_are_no_numbers_are_refused_with_the_way_out():
     with pytest.raises(TypeError, match=r"labels must be integers, got dtype <U\d.*numpy.unique"):
         class_counts(["cat", "dog"])
-    with pytest.raises(TypeError, match=r"labels must be integers, got dtype object"):
+    with pytest.raises(TypeError, match=r"labels must be a sequence, got generator: pass list\(labels\)"):
         class_counts(label for label in LABELS)
+    with pytest.raises(ValueError, match=r"got ragged lists"):
+        class_counts([[0], [1, 2]])
+    with pytest.raises(TypeError, match=r"not of a DataLoader: pass loader.dataset"):
+        class_counts(DataLoader(TensorDataset(torch.zeros(2))))
 
 
 def test_a_dataset_without_labels_is_refused_without_loading_it():
@@ -117,9 +122,9 @@ def test_a_dataset_without_labels_is_refused_without_loading_it():
 def test_imbalance_factor():
     assert imbalance_factor([50, 5000, 500]) == 100.0
     assert imbalance_factor(torch.tensor([7, 7])) == 1.0
-    with pytest.raises(ValueError, match=r"counts are 0 for class 1$"):
+    with pytest.raises(ValueError, match=r"counts are 0 for class 1: count the whole training set$"):
         imbalance_factor([3, 0])
-    with pytest.raises(ValueError, match=r"counts are 0 for classes 1, 2$"):
+    with pytest.raises(ValueError, match=r"counts are 0 for classes 1, 2: count"):
         imbalance_factor([3, 0, 0])
 
 
@@ -170,6 +175,7 @@ def test_step_profile():
         ((10, 10, 0.5), "imbalance must be a finite number >= 1, got 0.5"),
         ((10, 10, float("nan")), "imbalance must be a finite number >= 1, got nan"),
         ((10, 10, 100), "imbalance 100 leaves class 5 without samples at max_count 10"),
+        ((10, 10, 10, "exp"), "unknown profile 'exp': did you mean 'exponential'"),
         ((10, 10, 10, "steps"), "unknown profile 'steps': did you mean 'step'"),
     ],
 )

@@ -11,12 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import longtail
-from longtail import ClassBalanced, ClassBalancedLoss, class_weights, functional
-from tests.loss_table import batch, every_loss
+from longtail import ClassBalanced, ClassBalancedLoss, class_weights
+from tests.loss_table import LOSSES, batch, every_loss
 
 COUNTS = [5000, 1077, 232, 50, 9]
-NAMES = {"softmax": {}, "sigmoid": {}, "focal": {"gamma": 2.0}}
-every_name = pytest.mark.parametrize("name", NAMES)
 
 
 @every_loss
@@ -31,31 +29,36 @@ def test_modules_are_their_functions(loss, reduction):
     torch.testing.assert_close(plain(logits, target), loss(logits, target))
 
 
-@every_name
+@every_loss
 @pytest.mark.parametrize("scheme", ["effective", "inverse", "inverse_sqrt", "uniform"])
-def test_class_balanced_loss_is_the_loss_with_class_weights(name, scheme):
+def test_class_balanced_loss_is_the_loss_with_class_weights(loss, scheme):
     logits, target, _ = batch()
-    criterion = ClassBalancedLoss(COUNTS, name, scheme=scheme, normalize="samples", **NAMES[name])
+    criterion = ClassBalancedLoss(COUNTS, loss.name, scheme=scheme, normalize="samples", **loss.options)
     weights = torch.tensor(class_weights(COUNTS, scheme, normalize="samples"), dtype=torch.float32)
-    functions = {
-        "softmax": functional.softmax_cross_entropy,
-        "sigmoid": functional.sigmoid_cross_entropy,
-        "focal": functional.focal_loss,
-    }
-    torch.testing.assert_close(criterion(logits, target), functions[name](logits, target, weights, **NAMES[name]))
+    torch.testing.assert_close(criterion(logits, target), loss(logits, target, weights))
 
 
-@every_name
-def test_beta_zero_is_no_weighting(name):
+@every_loss
+def test_beta_zero_and_equal_counts_are_no_weighting(loss):
     logits, target, _ = batch()
-    plain = {
-        "softmax": longtail.SoftmaxCrossEntropy,
-        "sigmoid": longtail.SigmoidCrossEntropy,
-        "focal": longtail.FocalLoss,
-    }
-    unweighted = plain[name](**NAMES[name])(logits, target)
-    torch.testing.assert_close(ClassBalancedLoss(COUNTS, name, beta=0, **NAMES[name])(logits, target), unweighted)
-    torch.testing.assert_close(ClassBalancedLoss([7] * 5, name, **NAMES[name])(logits, target), unweighted)
+    unweighted = loss.module(**loss.options)(logits, target)
+    for criterion in (
+        ClassBalancedLoss(COUNTS, loss.name, 0, **loss.options),
+        ClassBalancedLoss([7] * 5, loss.name, **loss.options),
+    ):
+        torch.testing.assert_close(criterion(logits, target), unweighted)
+
+
+def test_the_focal_loss_is_that_of_the_paper_on_inaturalist_by_default():
+    logits, target, _ = batch()
+    torch.testing.assert_close(
+        ClassBalancedLoss(COUNTS, "focal")(logits, target),
+        ClassBalancedLoss(COUNTS, "focal", 0.999, 0.5)(logits, target),
+    )
+
+
+def test_every_loss_can_be_class_balanced():
+    assert {loss.name for loss in LOSSES} == set(longtail.losses.LOSSES)
 
 
 def test_from_labels_and_from_dataset():
@@ -138,7 +141,7 @@ def test_forward_leaves_the_state_alone():
         (lambda: ClassBalancedLoss(COUNTS, "hinge"), "unknown loss 'hinge': choose from softmax, sigmoid, focal"),
         (
             lambda: ClassBalancedLoss(COUNTS, gamma=2.0),
-            "gamma is of the focal loss, but loss is 'softmax' and gamma is 2",
+            "gamma belongs to the focal loss, and loss='softmax' has none, got gamma=2",
         ),
         (lambda: ClassBalancedLoss(COUNTS, "focal", gamma=-1), "gamma must be a finite number >= 0, got -1"),
         (lambda: longtail.FocalLoss(gamma=-1), "gamma must be a finite number >= 0, got -1"),
@@ -147,8 +150,12 @@ def test_forward_leaves_the_state_alone():
         (lambda: ClassBalancedLoss(COUNTS, reduction="men"), "unknown reduction 'men': did you mean 'mean'"),
         (lambda: ClassBalancedLoss(COUNTS, label_smoothing=-0.1), r"label_smoothing must be in \[0, 1\], got -0.1"),
         (lambda: longtail.FocalLoss(torch.ones(2, 2)), r"class_weight must have shape \(C,\), got \(2, 2\)"),
+        (lambda: longtail.FocalLoss(2.0), r"class_weight must have shape \(C,\), got \(\); γ is gamma=…"),
         (lambda: ClassBalanced(nn.CrossEntropyLoss(), COUNTS), "build it with reduction=\"none\", not 'mean'"),
-        (lambda: ClassBalancedLoss(COUNTS)(torch.zeros(2, 3), torch.zeros(2).long()), r"class_weight has shape \(5,\)"),
+        (
+            lambda: ClassBalancedLoss(COUNTS)(torch.zeros(2, 3), torch.zeros(2).long()),
+            r"has shape \(5,\), but logits of shape \(2, 3\)",
+        ),
     ],
 )
 def test_bad_options_are_named(call, message):
@@ -222,6 +229,35 @@ def test_a_wrapped_loss_compiles():
 def test_wrapped_losses_that_do_not_fit_are_named(base, target, message):
     with pytest.raises(ValueError, match=message):
         ClassBalanced(base, COUNTS)(torch.zeros(3, 5), target)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ClassBalancedLoss(COUNTS, normalise="samples"),
+        lambda: ClassBalancedLoss.from_labels([0, 1], "focal"),
+        lambda: longtail.FocalLoss(alpha=0.25),
+        lambda: longtail.SoftmaxCrossEntropy(gamma=1.0),
+        lambda: longtail.FocalLoss(gamma="2"),
+        lambda: longtail.FocalLoss(gamma=torch.tensor(2.0)),
+        lambda: ClassBalancedLoss(COUNTS, beta="0.9"),
+        lambda: ClassBalancedLoss(COUNTS, label_smoothing="0.1"),
+    ],
+)
+def test_options_that_do_not_exist_or_are_no_numbers_are_refused_at_once(call):
+    with pytest.raises(TypeError, match=r"unexpected keyword|positional argument|must be a number"):
+        call()
+
+
+def test_repr_says_where_the_weights_come_from():
+    assert "scheme='effective', beta=0.99, normalize='classes', num_classes=5, gamma=2.0" in repr(
+        ClassBalancedLoss(COUNTS, "focal", 0.99, 2.0)
+    )
+    assert "scheme='inverse', normalize='samples'" in repr(
+        ClassBalancedLoss(COUNTS, scheme="inverse", normalize="samples")
+    )
+    assert "beta=one per class" in repr(ClassBalanced(F.cross_entropy, COUNTS, [0.9] * 5))
+    assert "base_loss=<function cross_entropy" in repr(ClassBalanced(F.cross_entropy, COUNTS))
 
 
 def test_a_base_that_cannot_be_called_is_named():

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from longtail import ClassBalancedLoss, class_counts, class_weights, effective_number, functional, sample_weights
-from tests.loss_table import every_loss
+from tests.loss_table import every_loss, every_name
 from tests.reference.losses import weighted_loss
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.0, 1.0]])
@@ -119,7 +119,7 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ["softmax", "sigmoid", "focal"])
+@every_name
 def test_10_a_step_neither_converts_weights_nor_builds_one_hot_targets(name, monkeypatch):
     criterion = ClassBalancedLoss([50, 5, 5], name)
     monkeypatch.setattr(np, "asarray", None)  # no NumPy in the step

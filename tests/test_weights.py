@@ -134,8 +134,10 @@ def test_balanced_in_scikit_learn_is_inverse_over_samples():
 
 
 def test_an_absent_class_is_an_error_that_names_it():
-    with pytest.raises(ValueError, match=r'counts are 0 for class 1; pass absent="ignore" to give them weight 0'):
+    with pytest.raises(ValueError, match=r'counts are 0 for class 1: count the whole training set, or pass absent="ig'):
         class_weights([3, 0, 5])
+    with pytest.raises(ValueError, match=r"counts are 0 for class 0: labels must start at 0, or pass"):
+        class_weights([0, 3, 5])
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -158,6 +160,8 @@ def test_absent_classes_can_be_left_out(scheme, normalize):
         (lambda: effective_number([1, -2], 0.9), "counts must be finite and >= 0, got -2.0"),
         (lambda: class_weights([1, -2]), "counts must be finite and >= 0, got -2.0 for class 1"),
         (lambda: class_weights([float("nan"), 2]), "counts must be finite and >= 0, got nan for class 0"),
+        (lambda: class_weights([0.8, 0.2]), "counts must be numbers of samples, not shares, got 0.8 for class 0"),
+        (lambda: class_weights([1, 2], 0.99), "unknown scheme 0.99: choose from .*; β is beta=…"),
         (lambda: class_weights([[1, 2]]), r"counts must have shape \(C,\), got \(1, 2\)"),
         (lambda: class_weights([]), r"counts must have shape \(C,\), got \(0,\)"),
         (lambda: class_weights([0, 0], absent="ignore"), "counts are 0 for every class"),

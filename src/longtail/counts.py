@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from longtail._checks import check_choice
 
@@ -48,12 +49,7 @@ def class_counts(labels: Any, num_classes: int | None = None) -> Any:
     if num_classes is not None and num_classes < 1:
         raise ValueError(f"num_classes must be at least 1, got {num_classes}")
     found = find_labels(labels)
-    values = to_numpy(found)
-    if values.dtype.kind not in "biuf":
-        raise TypeError(
-            f"labels must be integers, got dtype {values.dtype}; number them with "
-            "classes, labels = numpy.unique(labels, return_inverse=True)"
-        )
+    values = check_labels(found)
     if values.ndim == 2:
         counts = _count_multi_hot(values, num_classes)
     elif values.ndim == 1:
@@ -63,6 +59,22 @@ def class_counts(labels: Any, num_classes: int | None = None) -> Any:
             f"labels must have shape (N,) or, multi-hot, (N, C), got {values.shape}; flatten maps of labels first"
         )
     return like(found, counts)
+
+
+def check_labels(labels: Any) -> npt.NDArray[Any]:
+    """Return labels as a NumPy array of numbers, or say how to make them one."""
+    try:
+        values = to_numpy(labels)
+    except ValueError:
+        raise ValueError("labels must be class indices (N,) or a multi-hot matrix (N, C), got ragged lists") from None
+    if values.ndim == 0:
+        raise TypeError(f"labels must be a sequence, got {type(labels).__name__}: pass list(labels)")
+    if values.dtype.kind not in "biuf":
+        raise TypeError(
+            f"labels must be integers, got dtype {values.dtype}; number them with "
+            "classes, labels = numpy.unique(labels, return_inverse=True)"
+        )
+    return values
 
 
 def _count_indices(values: npt.NDArray[Any], num_classes: int | None) -> IntArray:
@@ -80,6 +92,8 @@ def _count_indices(values: npt.NDArray[Any], num_classes: int | None) -> IntArra
 def _count_multi_hot(values: npt.NDArray[Any], num_classes: int | None) -> IntArray:
     if num_classes is not None and values.shape[1] != num_classes:
         raise ValueError(f"labels have {values.shape[1]} columns but num_classes is {num_classes}")
+    if values.shape[1] == 1:
+        raise ValueError(f"labels of shape {values.shape} are one column: pass labels[:, 0] for class indices")
     strange = (values != 0) & (values != 1)
     if strange.any():
         raise ValueError(
@@ -96,9 +110,12 @@ def check_labels_in_range(argument: str, indices: IntArray, num_classes: int) ->
     if outside.any():
         where = np.argwhere(outside)[0].tolist()
         place = where[0] if len(where) == 1 else tuple(where)
+        label = int(indices[outside][0])
+        hint = "; classes start at 0" if label == num_classes else ""
+        if argument == "target" and label < 0:
+            hint = f"; to skip it pass ignore_index={label}"
         raise ValueError(
-            f"{argument} must be in [0, {num_classes}) for {num_classes} classes, "
-            f"got {indices[outside][0]} at index {place}"
+            f"{argument} must be in [0, {num_classes}) for {num_classes} classes, got {label} at index {place}{hint}"
         )
 
 
@@ -172,22 +189,29 @@ def check_counts(counts: Any) -> FloatArray:
     if wrong.any():
         index = int(np.argmax(wrong))
         raise ValueError(f"counts must be finite and >= 0, got {values[index]} for class {index}")
+    share = (values > 0) & (values < 1)
+    if share.any():
+        index = int(np.argmax(share))
+        raise ValueError(f"counts must be numbers of samples, not shares, got {values[index]} for class {index}")
     return values
 
 
-def check_no_class_is_absent(counts: FloatArray, hint: str = "") -> None:
+def check_no_class_is_absent(counts: FloatArray, remedy: str = "") -> None:
     """Refuse counts with a zero, naming the classes."""
     absent = np.flatnonzero(counts == 0)
     if absent.size:
         names = ", ".join(map(str, absent[:5])) + (", …" if absent.size > 5 else "")
         noun = "class" if absent.size == 1 else "classes"
-        raise ValueError(f"counts are 0 for {noun} {names}{hint}")
+        cause = "labels must start at 0" if absent.tolist() == [0] else "count the whole training set"
+        raise ValueError(f"counts are 0 for {noun} {names}: {cause}{remedy}")
 
 
 def find_labels(source: Any) -> Any:
     """Follow a data set to its labels; anything that already is labels comes back as it is."""
     if isinstance(source, (Tensor, np.ndarray, list, tuple)) or hasattr(source, "to_numpy"):
         return source
+    if isinstance(source, DataLoader):
+        raise TypeError("labels are of a data set, not of a DataLoader: pass loader.dataset")
     for attribute in ("targets", "labels"):
         if getattr(source, attribute, None) is not None:
             return getattr(source, attribute)

@@ -35,10 +35,9 @@ class _Loss(nn.Module):
         self,
         function: LossFunction,
         class_weight: Any,
-        *,
-        label_smoothing: float = 0.0,
-        ignore_index: int = -100,
-        reduction: str = "mean",
+        label_smoothing: float,
+        ignore_index: int,
+        reduction: str,
         **options: float,
     ) -> None:
         super().__init__()
@@ -69,7 +68,7 @@ class SoftmaxCrossEntropy(_Loss):
     .. math:: L(z, y) = -\alpha_y \log \frac{\exp z_y}{\sum_j \exp z_j}
 
     Args:
-        class_weight: α of shape (C,), kept as a buffer; all ones without it.
+        class_weight: α of shape (C,), kept as a buffer; default all ones.
         label_smoothing, ignore_index, reduction: as in the function.
 
     Example:
@@ -78,8 +77,15 @@ class SoftmaxCrossEntropy(_Loss):
         tensor(0.1698)
     """
 
-    def __init__(self, class_weight: Any = None, **options: Any) -> None:
-        super().__init__(functional.softmax_cross_entropy, class_weight, **options)
+    def __init__(
+        self,
+        class_weight: Any = None,
+        *,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(functional.softmax_cross_entropy, class_weight, label_smoothing, ignore_index, reduction)
 
 
 class SigmoidCrossEntropy(_Loss):
@@ -88,7 +94,7 @@ class SigmoidCrossEntropy(_Loss):
     .. math:: L(z, y) = -\alpha_y \sum_{i=1}^{C} \log \operatorname{sigmoid}(z_i^t)
 
     Args:
-        class_weight: α of shape (C,), kept as a buffer; all ones without it.
+        class_weight: α of shape (C,), kept as a buffer; default all ones.
         label_smoothing, ignore_index, reduction: as in the function.
 
     Example:
@@ -97,8 +103,15 @@ class SigmoidCrossEntropy(_Loss):
         tensor(1.1333)
     """
 
-    def __init__(self, class_weight: Any = None, **options: Any) -> None:
-        super().__init__(functional.sigmoid_cross_entropy, class_weight, **options)
+    def __init__(
+        self,
+        class_weight: Any = None,
+        *,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(functional.sigmoid_cross_entropy, class_weight, label_smoothing, ignore_index, reduction)
 
 
 class FocalLoss(_Loss):
@@ -107,7 +120,7 @@ class FocalLoss(_Loss):
     .. math:: L(z, y) = -\alpha_y \sum_{i=1}^{C} (1 - p_i^t)^\gamma \log p_i^t
 
     Args:
-        class_weight: α of shape (C,), kept as a buffer; all ones without it.
+        class_weight: α of shape (C,), kept as a buffer; default all ones.
         gamma: γ ≥ 0.
         label_smoothing, ignore_index, reduction: as in the function.
 
@@ -117,9 +130,17 @@ class FocalLoss(_Loss):
         tensor(0.1977)
     """
 
-    def __init__(self, class_weight: Any = None, *, gamma: float = 0.5, **options: Any) -> None:
+    def __init__(
+        self,
+        class_weight: Any = None,
+        *,
+        gamma: float = 0.5,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> None:
         check_non_negative("gamma", gamma)
-        super().__init__(functional.focal_loss, class_weight, gamma=gamma, **options)
+        super().__init__(functional.focal_loss, class_weight, label_smoothing, ignore_index, reduction, gamma=gamma)
 
 
 LOSSES: dict[str, LossFunction] = {
@@ -142,7 +163,7 @@ class ClassBalancedLoss(_Loss):
         counts: samples per class in the training set, shape (C,).
         loss: ``"softmax"``, ``"sigmoid"`` or ``"focal"``.
         beta: β in [0, 1], one for all or one per class: 0 gives no re-weighting, 1 inverse frequency.
-        gamma: γ ≥ 0 of the focal loss, 0.5 without it; the other losses have none.
+        gamma: γ ≥ 0 of the focal loss, default 0.5; the other losses have none.
         scheme, normalize, absent: as in :func:`longtail.class_weights`.
         label_smoothing, ignore_index, reduction: as in :mod:`longtail.functional`.
 
@@ -171,19 +192,24 @@ class ClassBalancedLoss(_Loss):
         scheme: str = "effective",
         normalize: str = "classes",
         absent: str = "error",
-        **options: Any,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -100,
+        reduction: str = "mean",
     ) -> None:
         check_choice("loss", loss, tuple(LOSSES))
+        own = {}
         if loss == "focal":
-            options["gamma"] = 0.5 if gamma is None else gamma
-            check_non_negative("gamma", options["gamma"])
+            own["gamma"] = 0.5 if gamma is None else gamma
+            check_non_negative("gamma", own["gamma"])
         elif gamma is not None:
-            raise ValueError(f"gamma is of the focal loss, but loss is {loss!r} and gamma is {gamma}")
-        super().__init__(LOSSES[loss], class_weights(counts, scheme, beta, normalize, absent), **options)
+            raise ValueError(f"gamma belongs to the focal loss, and loss={loss!r} has none, got gamma={gamma}")
+        weights = class_weights(counts, scheme, beta, normalize, absent)
+        super().__init__(LOSSES[loss], weights, label_smoothing, ignore_index, reduction, **own)
+        self.description = _describe(scheme, beta, normalize)
         self.loss = loss
 
     @classmethod
-    def from_labels(cls, labels: Any, num_classes: int | None = None, **options: Any) -> Self:
+    def from_labels(cls, labels: Any, *, num_classes: int | None = None, **options: Any) -> Self:
         """Count the labels of the whole training set, then build the loss.
 
         Args:
@@ -198,19 +224,25 @@ class ClassBalancedLoss(_Loss):
         return cls(class_counts(labels, num_classes), **options)
 
     @classmethod
-    def from_dataset(cls, dataset: Any, num_classes: int | None = None, **options: Any) -> Self:
-        """Count the labels of a training set, found in its ``.targets`` or ``.labels``, then build the loss.
+    def from_dataset(cls, dataset: Any, *, num_classes: int | None = None, **options: Any) -> Self:
+        """Count the labels of a training set, then build the loss.
+
+        Args:
+            dataset: anything with ``.targets`` or ``.labels``; a ``TensorDataset``; a ``Subset`` or ``ConcatDataset``
+                over such.
+            num_classes: C, if the last classes could be missing from the data.
+            options: arguments of :class:`ClassBalancedLoss`.
 
         Example:
             >>> data = torch.utils.data.TensorDataset(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
             >>> ClassBalancedLoss.from_dataset(data, beta=1).class_weight
             tensor([0.5000, 1.5000])
         """
-        return cls.from_labels(dataset, num_classes, **options)
+        return cls.from_labels(dataset, num_classes=num_classes, **options)
 
     def extra_repr(self) -> str:
         """What ``repr()`` shows of the options."""
-        return f"loss={self.loss!r}, {super().extra_repr()}"
+        return f"loss={self.loss!r}, {self.description}, {super().extra_repr()}"
 
 
 class ClassBalanced(nn.Module):
@@ -222,7 +254,8 @@ class ClassBalanced(nn.Module):
     per class and sample, of the input's shape, is summed over the classes first.
 
     Args:
-        base_loss: called as ``base_loss(inputs, target)``, with ``reduction="none"``.
+        base_loss: called as ``base_loss(inputs, target)``, with the target as it is; returns one loss per sample,
+            as PyTorch's losses do with ``reduction="none"``. Inputs are whatever it takes, not only logits.
         counts: samples per class in the training set, shape (C,).
         beta: β in [0, 1], one for all or one per class.
         scheme, normalize, absent: as in :func:`longtail.class_weights`.
@@ -265,6 +298,7 @@ class ClassBalanced(nn.Module):
         self.register_buffer("class_weight", _as_buffer(class_weights(counts, scheme, beta, normalize, absent)))
         self.ignore_index = ignore_index
         self.reduction = reduction
+        self.description = _describe(scheme, beta, normalize)
 
     def forward(self, inputs: Tensor, target: Tensor) -> Tensor:
         """Return the weighted loss of ``inputs`` for ``target``: class indices, or a target of their shape."""
@@ -291,13 +325,21 @@ class ClassBalanced(nn.Module):
 
     def extra_repr(self) -> str:
         """What ``repr()`` shows of the options."""
-        classes = self.class_weight.numel()
-        return f"num_classes={classes}, ignore_index={self.ignore_index}, reduction={self.reduction!r}"
+        base = "" if isinstance(self.base_loss, nn.Module) else f"base_loss={self.base_loss!r}, "
+        options = f"ignore_index={self.ignore_index}, reduction={self.reduction!r}"
+        return f"{base}{self.description}, num_classes={self.class_weight.numel()}, {options}"
+
+
+def _describe(scheme: str, beta: Any, normalize: str) -> str:
+    """Where class weights come from, for ``repr()``."""
+    beta = f"{beta:g}" if isinstance(beta, (int, float)) else "one per class"
+    return f"scheme={scheme!r}, {f'beta={beta}, ' if scheme == 'effective' else ''}normalize={normalize!r}"
 
 
 def _as_buffer(class_weight: Any) -> Tensor:
     """Weights as a tensor of their own in the default dtype."""
     weights = torch.as_tensor(class_weight).detach().to(torch.get_default_dtype(), copy=True)
     if weights.dim() != 1:
-        raise ValueError(f"class_weight must have shape (C,), got {tuple(weights.shape)}")
+        hint = "; γ is gamma=…" if weights.dim() == 0 else ""
+        raise ValueError(f"class_weight must have shape (C,), got {tuple(weights.shape)}{hint}")
     return weights

@@ -12,6 +12,7 @@ from longtail._checks import check_choice
 from longtail.counts import (
     FloatArray,
     check_counts,
+    check_labels,
     check_labels_in_range,
     check_no_class_is_absent,
     find_labels,
@@ -131,12 +132,12 @@ def class_weights(
     Reference:
         Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019, section 4.
     """
-    check_choice("scheme", scheme, SCHEMES)
+    check_choice("scheme", scheme, SCHEMES, "; β is beta=…" if isinstance(scheme, float) else "")
     check_choice("normalize", normalize, NORMALIZATIONS)
     check_choice("absent", absent, ("error", "ignore"))
     n = check_counts(counts)
     if absent == "error":
-        check_no_class_is_absent(n, hint='; pass absent="ignore" to give them weight 0')
+        check_no_class_is_absent(n, ', or pass absent="ignore" where there truly is no sample')
     present = n > 0
     if not present.any():
         raise ValueError("counts are 0 for every class")
@@ -161,7 +162,10 @@ def _volume(counts: FloatArray, scheme: str, beta: Any) -> FloatArray:
 
 def check_beta(beta: Any) -> FloatArray:
     """Return β as float64, or refuse what is outside [0, 1]."""
-    b = to_numpy(beta).astype(np.float64)
+    b = to_numpy(beta)
+    if b.dtype.kind not in "biuf":
+        raise TypeError(f"beta must be a number or one per class, got {beta!r}")
+    b = b.astype(np.float64)
     outside = ~((b >= 0) & (b <= 1))
     if outside.any():
         raise ValueError(f"beta must be in [0, 1], got {b[outside].flat[0]}")
@@ -182,7 +186,7 @@ def class_weight_dict(class_weight: Any, classes: Sequence[Any] | None = None) -
         {'cat': 0.5, 'lynx': 1.5}
     """
     weights = to_numpy(class_weight).tolist()
-    names = range(len(weights)) if classes is None else list(classes)
+    names = range(len(weights)) if classes is None else to_numpy(classes).tolist()
     if len(names) != len(weights):
         raise ValueError(f"classes has {len(names)} names but class_weight has {len(weights)} weights")
     return dict(zip(names, weights, strict=True))
@@ -205,12 +209,12 @@ def sample_weights(labels: Any, class_weight: Any) -> npt.NDArray[np.float64]:
         >>> sample_weights([0, 0, 1, 0], class_weight=[0.5, 1.5])
         array([0.5, 0.5, 1.5, 0.5])
     """
-    values = to_numpy(find_labels(labels))
+    values = check_labels(find_labels(labels))
     weights = to_numpy(class_weight).astype(np.float64)
     if weights.ndim != 1:
         raise ValueError(f"class_weight must have shape (C,), got {weights.shape}")
     if values.ndim == 1:
-        if values.dtype.kind not in "biu":
+        if values.dtype.kind == "f":
             raise TypeError(f"labels must be integers, got dtype {values.dtype}")
         indices = values.astype(np.int64)
         check_labels_in_range("labels", indices, weights.size)

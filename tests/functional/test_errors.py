@@ -29,8 +29,14 @@ def bad(message, logits=LOGITS, target=LABELS, weight=None, error=ValueError, **
         ),
         bad("class indices, which must be integers, not torch.float32", target=LABELS.float(), error=TypeError),
         bad("class indices, which must be integers, not torch.bool", target=LABELS.bool(), error=TypeError),
-        bad("target must be in [0, 3) for 3 classes, got 3 at index 1", target=torch.tensor([0, 3, 2, 0])),
-        bad("target must be in [0, 3) for 3 classes, got -1 at index 3", target=torch.tensor([0, 1, 2, -1])),
+        bad(
+            "target must be in [0, 3) for 3 classes, got 3 at index 1; classes start at 0",
+            target=torch.tensor([0, 3, 2, 0]),
+        ),
+        bad(
+            "target must be in [0, 3) for 3 classes, got -1 at index 3; to skip it pass ignore_index=-1",
+            target=torch.tensor([0, 1, 2, -1]),
+        ),
         bad("target must be in [0, 3) for 3 classes, got 7 at index 2", target=torch.tensor([0, -100, 7, 0])),
         bad("target must be in [0, 3) for 3 classes, got -100", target=torch.tensor([-100, 1, 0, 0]), ignore_index=255),
         bad(
@@ -38,8 +44,9 @@ def bad(message, logits=LOGITS, target=LABELS, weight=None, error=ValueError, **
             torch.zeros(2, 3, 2),
             torch.tensor([[0, 1], [9, 0]]),
         ),
-        bad("class_weight has shape (4,), but logits have 3 classes: it must have shape (3,)", weight=torch.ones(4)),
-        bad("class_weight has shape (1, 3), but logits have 3 classes", weight=torch.ones(1, 3)),
+        bad("has shape (4,), but logits of shape (4, 3) have 3 classes; if the last classes", weight=torch.ones(4)),
+        bad("has shape (1, 3), but logits of shape (4, 3) have 3 classes", weight=torch.ones(1, 3)),
+        bad("class_weight must be a tensor, got list: pass torch.as_tensor", weight=[1.0, 2.0, 3.0], error=TypeError),
         bad("class_weight is on meta, but logits are on cpu", weight=torch.ones(3, device="meta")),
         bad("target is on meta, but logits are on cpu", target=LABELS.to("meta")),
         bad("target must be a tensor, got list", target=[0, 1, 2, 0], error=TypeError),

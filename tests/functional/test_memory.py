@@ -7,6 +7,7 @@ import torch
 
 from benchmarks.measure import peak_memory
 from longtail import ClassBalancedLoss
+from tests.loss_table import every_name
 
 
 def step(criterion, logits, target):
@@ -14,7 +15,7 @@ def step(criterion, logits, target):
     criterion(logits, target).backward()
 
 
-@pytest.mark.parametrize("name", ["softmax", "sigmoid", "focal"])
+@every_name
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", [(512, 2000), (8, 19, 256, 256)], ids=str)
 @pytest.mark.parametrize("threads", [2, 64])

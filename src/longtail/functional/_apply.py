@@ -152,11 +152,14 @@ def check_inputs(logits: Tensor, target: Tensor, class_weight: Tensor | None) ->
         raise ValueError(f"target is on {target.device}, but logits are on {device}")
     if class_weight is None:
         return
+    if not isinstance(class_weight, Tensor):
+        name = type(class_weight).__name__
+        raise TypeError(f"class_weight must be a tensor, got {name}: pass torch.as_tensor(class_weight)")
     classes = shape[1] if len(shape) > 1 else shape[0]
     if class_weight.shape != (classes,):
         raise ValueError(
-            f"class_weight has shape {tuple(class_weight.shape)}, but logits have {classes} classes: "
-            f"it must have shape ({classes},)"
+            f"class_weight, from the counts, has shape {tuple(class_weight.shape)}, but logits of shape {shape} have "
+            f"{classes} classes; if the last classes are missing from the labels, count with num_classes={classes}"
         )
     if class_weight.device != device:
         raise ValueError(

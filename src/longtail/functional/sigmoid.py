@@ -41,7 +41,7 @@ def sigmoid_cross_entropy(
             sample's weight is the mean weight of its positives, :math:`\sum_i t_i \alpha_i / \sum_i t_i`, and 1 for
             a sample without any: it says nothing of rare or frequent classes, so it keeps the weight of no
             re-weighting.
-        class_weight: α of shape (C,), such as :func:`longtail.class_weights` gives; all ones without it.
+        class_weight: α, a tensor of shape (C,), such as ``torch.as_tensor(class_weights(counts))``; default all ones.
         label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the unsmoothed
             target.
         ignore_index: samples with this class index do not count.
@@ -88,7 +88,7 @@ def focal_loss(
         target: class indices (N) or (N, d1, …), or a target of the logits' shape, multi-hot or soft: with
             :math:`t_i` the target, term i is :math:`t_i` times the positive term plus :math:`1-t_i` times the
             negative one. Weights as in :func:`sigmoid_cross_entropy`.
-        class_weight: α of shape (C,), such as :func:`longtail.class_weights` gives; all ones without it.
+        class_weight: α, a tensor of shape (C,), such as ``torch.as_tensor(class_weights(counts))``; default all ones.
         gamma: γ ≥ 0. The paper takes 0.5 on iNaturalist and ImageNet, and 0.5, 1 or 2 on CIFAR.
         label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the unsmoothed
             target.
@@ -107,7 +107,7 @@ def focal_loss(
         Lin et al., Focal Loss for Dense Object Detection, ICCV 2017; Cui et al., Class-Balanced Loss Based on
         Effective Number of Samples, CVPR 2019, section 4.3.
     """
-    if not 0 <= gamma < math.inf:
+    if not (isinstance(gamma, float) and 0 <= gamma < math.inf):
         check_non_negative("gamma", gamma)
     return apply_loss(_Focal(gamma), logits, target, class_weight, label_smoothing, ignore_index, reduction)
 

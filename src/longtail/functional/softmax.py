@@ -33,7 +33,7 @@ def softmax_cross_entropy(
     Args:
         logits: scores before the softmax; float16 and bfloat16 are computed in float32.
         target: class indices (N) or (N, d1, …), or probabilities of the logits' shape (soft labels, mixup).
-        class_weight: α of shape (C,), such as :func:`longtail.class_weights` gives; all ones without it.
+        class_weight: α, a tensor of shape (C,), such as ``torch.as_tensor(class_weights(counts))``; default all ones.
         label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the sample's
             own class.
         ignore_index: samples with this class index do not count.

@@ -1,0 +1,46 @@
+"""The benchmark runs, and says why a number is missing instead of stopping."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.measure import interleaved_times, peak_memory
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_quick_run_writes_a_table_and_a_record(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.losses", "--quick", "--no-compile", "--output", str(tmp_path)]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert printed == (tmp_path / "losses.md").read_text()
+    cases = json.loads((tmp_path / "losses.json").read_text())["cases"]
+    assert len(cases) == 4
+    for case in cases:
+        rows = case["implementations"]
+        ours = [row for name, row in rows.items() if name.startswith("longtail")]
+        assert len(ours) == 3
+        assert all(row["median_ms"] > 0 and row["finite_gradient"] for row in ours)
+        assert all(row["reason"] for row in rows.values() if row["median_ms"] is None)
+
+
+def test_peak_memory_counts_what_is_held_at_once():
+    def two_after_one_another():
+        for _ in range(2):
+            torch.empty(1000)
+
+    def two_at_once():
+        return torch.empty(1000), torch.empty(1000)
+
+    assert (peak_memory(two_after_one_another), peak_memory(two_at_once)) == (4000, 8000)
+
+
+def test_calls_take_turns():
+    log = []
+    calls = {name: lambda name=name: log.append(name) or sum(range(20_000)) for name in "ab"}
+    times = interleaved_times(calls, lambda: log.append("-"), seconds=0, least=3)
+    assert {name: len(seconds) for name, seconds in times.items()} == {"a": 3, "b": 3}
+    assert log[::2] == ["-"] * (len(log) // 2)
+    assert set(log) == {"-", "a", "b"}
