@@ -11,7 +11,7 @@ help: ## say what each target does
 demo: .venv/installed ## class counts, effective numbers, weights and a loss of a long-tailed example
 	@$(BIN)/python examples/demo.py
 
-test: lint ## ruff, mypy, pytest with doctests
+test: lint ## ruff, mypy, pytest with doctests: two minutes
 	$(BIN)/pytest
 
 lint: .venv/installed ## ruff and mypy alone
@@ -23,18 +23,19 @@ format: .venv/installed ## let ruff put the code in order
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/installed-bench ## speed and memory beside the peers, into results/bench/
+bench: .venv/installed-bench ## speed and memory beside the peers, into results/bench/: six minutes on an idle machine
 	$(BIN)/python -m benchmarks.losses --output results/bench
 
 clean: ## remove .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=…" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv .venv
-	$(INSTALL) --editable '.[dev]'
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=…" if sys.version_info < (3, 11) else 0)'
+	@echo "Installing into .venv, PyTorch included: once, a minute or more …"
+	@$(PYTHON) -m venv .venv
+	@$(INSTALL) --editable '.[dev]'
+	@touch $@
 
 .venv/installed-bench: .venv/installed
-	$(INSTALL) --editable '.[dev,bench]'
-	touch $@
+	@$(INSTALL) --editable '.[dev,bench]'
+	@touch $@

@@ -100,5 +100,10 @@ def test_versions_agree():
 
 def test_the_demo_prints_counts_weights_and_a_loss():
     printed = run(sys.executable, str(ROOT / "examples" / "demo.py"))
-    for part in ("12,406 images", "airplane        5000      993.3   0.1", "truck             50", "taken for one"):
+    for part in (
+        "12,406 images",
+        "airplane        5000      993.3   0.1",
+        "truck             50",
+        "mistaken for an airplane",
+    ):
         assert part in printed
