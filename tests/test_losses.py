@@ -125,6 +125,16 @@ def test_a_weight_given_is_a_copy():
     assert module.class_weight.tolist() == [1.0] * 5
 
 
+def test_weights_are_kept_in_the_default_dtype_and_are_no_parameters():
+    with_gradient = torch.ones(5, requires_grad=True)
+    assert not longtail.FocalLoss(with_gradient).class_weight.requires_grad
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert ClassBalancedLoss(COUNTS).class_weight.tolist() == class_weights(COUNTS).tolist()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_forward_leaves_the_state_alone():
     module = ClassBalancedLoss(COUNTS, "sigmoid")
     before = module.class_weight.clone(), module.class_weight.data_ptr()
@@ -181,6 +191,25 @@ def test_the_term_around_a_loss_is_the_class_balanced_loss(kind, reduction):
     wrapped = ClassBalanced(base, COUNTS, beta=0.99, reduction=reduction)
     direct = ClassBalancedLoss(COUNTS, name, beta=0.99, reduction=reduction)
     torch.testing.assert_close(wrapped(logits, target), direct(logits, target))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_the_term_around_a_loss_in_every_dtype(dtype):
+    logits, target, _ = batch(dtype=dtype)
+    value = ClassBalanced(nn.CrossEntropyLoss(reduction="none"), COUNTS)(logits, target)
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(value, ClassBalancedLoss(COUNTS)(logits, target), rtol=1e-2, atol=1e-2)
+    multi_hot = ClassBalanced(lambda z, t: (z * t).sum(1), COUNTS)(logits, F.one_hot(target, 5))
+    assert multi_hot.dtype == value.dtype
+
+
+def test_options_of_the_term_around_a_loss():
+    logits, target, _ = batch(dtype=torch.float32)
+    base, counts = nn.CrossEntropyLoss(reduction="none"), [30, 0, 20, 10, 5]
+    options = {"scheme": "inverse_sqrt", "normalize": "samples", "absent": "ignore", "ignore_index": 3}
+    torch.testing.assert_close(
+        ClassBalanced(base, counts, **options)(logits, target), ClassBalancedLoss(counts, **options)(logits, target)
+    )
 
 
 def test_the_term_around_a_loss_of_ones_own():

@@ -64,11 +64,9 @@ def effective_number(counts: Any, beta: Any) -> Any:
         n, b = np.broadcast_arrays(n, b)
     except ValueError:
         raise ValueError(f"beta has shape {b.shape} but counts have shape {n.shape}") from None
-    # β - 1 is exact for β ≥ 1/2, so log1p(β - 1) keeps the digits that log(β) loses near 1, and expm1 those that
-    # 1 - βⁿ loses when n(1 - β) is small.
+    # expm1 keeps the digits that 1 - βⁿ loses when n(1 - β) is small.
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_beta = np.where(b < 0.5, np.log(b), np.log1p(b - 1))
-        volume = -np.expm1(n * log_beta) / (1 - b)
+        volume = -np.expm1(n * np.log(b)) / (1 - b)
     volume = np.where(b == 1, n, volume)
     return like(counts, np.where(n == 0, 0.0, volume)[()])
 

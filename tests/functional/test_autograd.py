@@ -37,6 +37,14 @@ def test_gradient_flows_to_weights_and_soft_targets(loss):
 
 
 @every_loss
+def test_gradients_by_a_target_without_positives_are_finite(loss):
+    logits, _, weight = batch(2, 3)
+    target = torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.5, 0.0]], dtype=torch.float64, requires_grad=True)
+    loss(logits, target, weight.requires_grad_()).backward()
+    assert all(tensor.grad.isfinite().all() for tensor in (logits, target, weight))
+
+
+@every_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_backward_twice_and_scaled(loss, dtype):
     logits, target, weight = batch(dtype=dtype)

@@ -1,5 +1,6 @@
 """Values and gradients: against the reference, the authors' own code, and PyTorch where it computes the same."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import longtail
 from longtail import functional
 from longtail.functional import _blocked
 from tests.loss_table import LOSSES, batch, every_loss
+from tests.reference.losses import weighted_loss
 
 REDUCTIONS = ("mean", "sum", "none", "weighted_mean")
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "official_losses.npz")
@@ -191,13 +193,17 @@ def test_ignored_samples_do_not_count(loss, ignore):
 
 @every_loss
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("case", ["all ignored", "empty", "empty dense", "empty soft", "weights of zero"])
+@pytest.mark.parametrize(
+    "case", ["all ignored", "empty", "empty dense", "empty soft", "empty, ignoring a class", "weights of zero"]
+)
 def test_nothing_to_count_is_a_zero_with_a_graph(loss, reduction, case):
     logits, target, weight = batch(0 if "empty" in case else 3, 5, *((2, 2) if case == "empty dense" else ()))
     if case == "all ignored":
         target = torch.full_like(target, -100)
     elif case == "empty soft":
         target = torch.zeros(0, 5)
+    elif case == "empty, ignoring a class":
+        loss = functools.partial(loss, ignore_index=2)
     elif case == "weights of zero":
         weight = torch.zeros_like(weight)
     value = loss(logits, target, weight, reduction=reduction)
@@ -210,7 +216,7 @@ def test_nothing_to_count_is_a_zero_with_a_graph(loss, reduction, case):
 
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("shape", [(40, 7), (3, 7, 50), (1, 90), (9, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(40, 7), (3, 7, 50), (1, 90), (9, 2), (2, 40, 3)], ids=str)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_blocks_change_nothing(loss, dtype, shape, threads, monkeypatch):
     logits, target, weight = batch(*shape, dtype=dtype)
@@ -260,3 +266,24 @@ def test_integer_targets_of_every_kind(loss):
     labels[0] = 156  # -100 in eight bits
     with pytest.raises(ValueError, match="got 156 at index 0"):
         loss(logits, labels, weight)
+
+
+@every_loss
+def test_on_a_device_that_cannot_be_read_nothing_is_read(loss):
+    """The meta device has no values, so a look at a label, which would stop an accelerator, fails there."""
+    logits, target, weight = batch(dtype=torch.float32)
+    on_meta = [tensor.detach().to("meta") for tensor in (logits, target, weight)]
+    on_meta[0].requires_grad_()
+    for reduction in REDUCTIONS:
+        value = loss(*on_meta, reduction=reduction)
+        assert value.shape == loss(logits, target, weight, reduction=reduction).shape
+        (gradient,) = torch.autograd.grad(value.sum(), on_meta[0])
+        assert gradient.shape == logits.shape
+
+
+@pytest.mark.parametrize("gamma", [{}, {"gamma": 0.5}])
+def test_gamma_is_a_half_by_default(gamma):
+    logits, target, weight = batch()
+    expected, _ = weighted_loss("focal", logits.detach().numpy(), target.numpy(), weight.numpy(), gamma=0.5)
+    assert functional.focal_loss(logits, target, weight, **gamma).item() == pytest.approx(expected)
+    assert longtail.FocalLoss(weight.tolist(), **gamma)(logits, target).item() == pytest.approx(expected, rel=1e-6)

@@ -81,7 +81,7 @@ def own_weight(
     if check and not 0 <= ignore_index < classes:
         try:  # The look-up itself refuses labels out of range. Where it does not, none is ignored either.
             return target, _look_up(class_weight, target), None
-        except (IndexError, RuntimeError):
+        except IndexError:
             pass
     valid = target != ignore_index
     target = target * valid
@@ -108,7 +108,7 @@ def mean_weight(target: Tensor, class_weight: Tensor) -> Tensor:
 def _scale(weight: Tensor, valid: Tensor | None, reduction: str) -> Tensor:
     """Weight of each sample over what its reduction divides by: every reduction becomes a sum."""
     if reduction == "mean":
-        return weight / (max(weight.numel(), 1) if valid is None else valid.sum().clamp(min=1))
+        return weight / (weight.numel() if valid is None else valid.sum().clamp(min=1))
     if reduction == "weighted_mean":
         total = weight.sum()
         return weight / torch.where(total > 0, total, 1)
