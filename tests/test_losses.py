@@ -125,6 +125,18 @@ def test_a_weight_given_is_a_copy():
     assert module.class_weight.tolist() == [1.0] * 5
 
 
+def test_options_are_attributes_that_can_be_changed():
+    logits, target, _ = batch(dtype=torch.float32)
+    criterion = ClassBalancedLoss(COUNTS, "focal", gamma=2.0)
+    assert (criterion.gamma, criterion.reduction, criterion.loss) == (2.0, "mean", "focal")
+    criterion.reduction, criterion.gamma, criterion.label_smoothing = "none", 1.0, 0.1
+    expected = ClassBalancedLoss(COUNTS, "focal", gamma=1.0, reduction="none", label_smoothing=0.1)
+    assert torch.equal(criterion(logits, target), expected(logits, target))
+    criterion.reduction = "avg"
+    with pytest.raises(ValueError, match="unknown reduction 'avg'"):
+        criterion(logits, target)
+
+
 def test_weights_are_kept_in_the_default_dtype_and_are_no_parameters():
     with_gradient = torch.ones(5, requires_grad=True)
     assert not longtail.FocalLoss(with_gradient).class_weight.requires_grad

@@ -38,28 +38,32 @@ class _Loss(nn.Module):
         label_smoothing: float,
         ignore_index: int,
         reduction: str,
-        **options: float,
+        **own_options: float,
     ) -> None:
         super().__init__()
         check_in_unit_interval("label_smoothing", label_smoothing)
         check_choice("reduction", reduction, REDUCTIONS)
         self.register_buffer("class_weight", None if class_weight is None else _as_buffer(class_weight))
         self.function = function
-        self.options = {
-            **options,
-            "label_smoothing": label_smoothing,
-            "ignore_index": ignore_index,
-            "reduction": reduction,
-        }
+        self.label_smoothing = label_smoothing
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        for name, value in own_options.items():
+            setattr(self, name, value)
+        self._option_names = (*own_options, "label_smoothing", "ignore_index", "reduction")
+
+    def _options(self) -> dict[str, Any]:
+        # Read anew in every call, so that `criterion.reduction = "sum"` does what it says, as with PyTorch's losses.
+        return {name: getattr(self, name) for name in self._option_names}
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss of ``logits`` (N, C, …) for ``target``, as the function of the same name does."""
-        return self.function(logits, target, self.class_weight, **self.options)
+        return self.function(logits, target, self.class_weight, **self._options())
 
     def extra_repr(self) -> str:
         """What ``repr()`` shows of the options."""
         weights = {} if self.class_weight is None else {"num_classes": self.class_weight.numel()}
-        return ", ".join(f"{name}={value!r}" for name, value in (weights | self.options).items())
+        return ", ".join(f"{name}={value!r}" for name, value in (weights | self._options()).items())
 
 
 class SoftmaxCrossEntropy(_Loss):
