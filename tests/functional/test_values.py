@@ -234,16 +234,16 @@ def test_blocks_change_nothing(loss, dtype, shape, threads, monkeypatch):
 
 @every_loss
 def test_large_blocks_match_the_definition(loss):
-    """Beyond the size from which softplus takes another road, and over several real blocks."""
+    """Over several real blocks, with logits far beyond saturation; one-hot targets are computed by the definition."""
     logits, target, weight = batch(300, 1000, dtype=torch.float32)
     with torch.no_grad():
         logits[:3] *= 1e3
     loss(logits, target, weight, reduction="sum").backward()
-    wide = logits.detach().double().requires_grad_()
-    loss(wide, target, weight, reduction="sum").backward()
+    wide, one_hot = logits.detach().double().requires_grad_(), F.one_hot(target, 1000)
+    loss(wide, one_hot, weight, reduction="sum").backward()
     torch.testing.assert_close(logits.grad.double(), wide.grad, rtol=2e-5, atol=1e-7)
     rows = loss(logits, target, weight, reduction="none").double()
-    torch.testing.assert_close(rows, loss(wide, target, weight, reduction="none"), rtol=2e-6, atol=1e-6)
+    torch.testing.assert_close(rows, loss(wide, one_hot, weight, reduction="none"), rtol=2e-6, atol=1e-6)
 
 
 @every_loss
