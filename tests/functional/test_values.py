@@ -287,3 +287,14 @@ def test_gamma_is_a_half_by_default(gamma):
     expected, _ = weighted_loss("focal", logits.detach().numpy(), target.numpy(), weight.numpy(), gamma=0.5)
     assert functional.focal_loss(logits, target, weight, **gamma).item() == pytest.approx(expected)
     assert longtail.FocalLoss(weight.tolist(), **gamma)(logits, target).item() == pytest.approx(expected, rel=1e-6)
+
+
+@every_loss
+def test_large_blocks_are_precise_where_training_starts(loss):
+    """All probabilities near the prior 1/C: log(1 + e) in place of log1p(e) would be wrong in the fourth digit."""
+    logits = torch.full((40, 1000), -9.0) + torch.linspace(0, 1e-3, 1000)
+    target = torch.arange(40)
+    logits[target, target] = 30.0  # certain of its own class, so that the others are all there is
+    rows = loss(logits, target, reduction="none").double()
+    expected = loss(logits.double(), F.one_hot(target, 1000), reduction="none")
+    torch.testing.assert_close(rows, expected, rtol=2e-6, atol=0 if loss.multi_hot else 1e-6)
