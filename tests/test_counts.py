@@ -90,6 +90,8 @@ def test_multi_hot_samples_count_for_each_class():
         ([0, -1], None, r"labels must be in \[0, 1\) for 1 classes, got -1 at index 1"),
         ([0.5, 1.0], None, "labels must be whole numbers, got 0.5"),
         ([0.0, float("nan")], None, "labels must be whole numbers, got nan"),
+        ([0.0, 1e20], None, r"labels must be whole numbers, got 1e\+20"),
+        (np.array([2**63], np.uint64), None, "labels must be whole numbers, got 9223372036854775808"),
         ([], None, "labels are empty: pass num_classes"),
         ([[0, 2], [1, 0]], None, r"multi-hot labels of shape \(2, 2\) must be 0 or 1, got 2"),
         ([[0, 1], [1, 0]], 3, "labels have 2 columns but num_classes is 3"),
@@ -162,6 +164,23 @@ def test_profiles_start_at_the_top_and_end_at_the_imbalance(top, classes, imbala
             assert abs(counts[-1] - int(top / imbalance)) <= 1
 
 
+@pytest.mark.parametrize("profile", ["exponential", "step"])
+def test_the_last_class_is_exact(profile):
+    for imbalance in range(1, 200):
+        assert long_tailed_counts(7 * imbalance, 2, imbalance, profile)[-1] == 7
+
+
+def test_arguments_that_are_no_integers_are_named():
+    with pytest.raises(TypeError, match=r"num_classes must be an integer, got 3.0"):
+        class_counts(LABELS, 3.0)
+    with pytest.raises(TypeError, match=r"max_count must be an integer, got '5'"):
+        long_tailed_counts("5", 3, 10)
+    with pytest.raises(TypeError, match=r"imbalance must be a number, got None"):
+        long_tailed_counts(5, 3, None)
+    with pytest.raises(TypeError, match=r"counts must be one number per class, got list of <U1"):
+        imbalance_factor(["5", "3"])
+
+
 def test_step_profile():
     assert long_tailed_counts(100, 5, 10, profile="step").tolist() == [100, 100, 10, 10, 10]
     assert long_tailed_counts(100, 1, 10, profile="step").tolist() == [100]
@@ -173,7 +192,7 @@ def test_step_profile():
         ((0, 10, 10), "max_count must be at least 1, got 0"),
         ((10, 0, 10), "num_classes must be at least 1, got 0"),
         ((10, 10, 0.5), "imbalance must be a finite number >= 1, got 0.5"),
-        ((10, 10, float("nan")), "imbalance must be a finite number >= 1, got nan"),
+        ((10, 10, float("nan")), "imbalance must be a finite number >= 0, got nan"),
         ((10, 10, 100), "imbalance 100 leaves class 5 without samples at max_count 10"),
         ((10, 10, 10, "exp"), "unknown profile 'exp': did you mean 'exponential'"),
         ((10, 10, 10, "steps"), "unknown profile 'steps': did you mean 'step'"),

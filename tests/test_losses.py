@@ -301,6 +301,19 @@ def test_repr_says_where_the_weights_come_from():
     assert "base_loss=<function cross_entropy" in repr(ClassBalanced(F.cross_entropy, COUNTS))
 
 
+def test_weights_that_make_no_sense_are_named():
+    for wrong in ("balanced", {0: 1.0}, None):
+        with pytest.raises(TypeError, match="class_weight must be one number per class"):
+            longtail.FocalLoss([1.0, wrong] if wrong is None else wrong)
+    for wrong in (float("nan"), -1.0):
+        with pytest.raises(ValueError, match=f"class_weight must be finite and >= 0, got {wrong}"):
+            longtail.FocalLoss([1.0, wrong])
+    with pytest.raises(TypeError, match="target must be a tensor, got list"):
+        ClassBalanced(F.cross_entropy, COUNTS)(torch.zeros(1, 5), [0])
+    with pytest.raises(TypeError, match="ignore_index must be an integer, got None"):
+        longtail.FocalLoss(ignore_index=None)(torch.zeros(1, 5), torch.tensor([0]))
+
+
 def test_a_base_that_cannot_be_called_is_named():
     with pytest.raises(TypeError, match="base_loss must be callable, got 'softmax'"):
         ClassBalanced("softmax", COUNTS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 
-__all__ = ["check_choice", "check_in_unit_interval", "check_non_negative"]
+__all__ = ["check_choice", "check_in_unit_interval", "check_non_negative", "check_positive_integer"]
 
 
 def check_choice(argument: str, value: object, choices: Sequence[str], hint: str = "") -> None:
@@ -33,6 +33,14 @@ def check_non_negative(argument: str, value: float) -> None:
     _check_number(argument, value)
     if not 0 <= value < math.inf:
         raise ValueError(f"{argument} must be a finite number >= 0, got {value}")
+
+
+def check_positive_integer(argument: str, value: object) -> None:
+    """Refuse what is not an integer of at least 1."""
+    if not isinstance(value, Integral):
+        raise TypeError(f"{argument} must be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{argument} must be at least 1, got {value}")
 
 
 def _check_number(argument: str, value: object) -> None:

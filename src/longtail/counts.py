@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from longtail._checks import check_choice
+from longtail._checks import check_choice, check_non_negative, check_positive_integer
 
 __all__ = ["class_counts", "imbalance_factor", "long_tailed_counts"]
 
@@ -46,8 +46,8 @@ def class_counts(labels: Any, num_classes: int | None = None) -> Any:
         >>> class_counts(torch.tensor([[1, 0, 1], [1, 0, 0]]))
         tensor([2, 0, 1])
     """
-    if num_classes is not None and num_classes < 1:
-        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+    if num_classes is not None:
+        check_positive_integer("num_classes", num_classes)
     found = find_labels(labels)
     values = check_labels(found)
     if values.ndim == 2:
@@ -80,10 +80,10 @@ def check_labels(labels: Any) -> npt.NDArray[Any]:
 def _count_indices(values: npt.NDArray[Any], num_classes: int | None) -> IntArray:
     if num_classes is None and not values.size:
         raise ValueError("labels are empty: pass num_classes")
-    indices = values.astype(np.int64) if np.all(np.isfinite(values)) else np.zeros(0, np.int64)
-    if indices.shape != values.shape or np.any(indices != values):
-        wrong = values[~np.isfinite(values) | (values != np.floor(values))][0]
-        raise ValueError(f"labels must be whole numbers, got {wrong}")
+    wrong = ~((values == np.floor(values)) & (np.abs(values) < 2**53))  # NaN and infinity included
+    if wrong.any():
+        raise ValueError(f"labels must be whole numbers, got {values[wrong][0]}")
+    indices = values.astype(np.int64)
     classes = int(indices.max()) + 1 if num_classes is None else num_classes
     check_labels_in_range("labels", indices, classes)
     return np.bincount(indices, minlength=classes).astype(np.int64)
@@ -157,19 +157,18 @@ def long_tailed_counts(max_count: int, num_classes: int, imbalance: float, profi
         array([5000, 5000,  500,  500])
     """
     check_choice("profile", profile, ("exponential", "step"))
-    if max_count < 1:
-        raise ValueError(f"max_count must be at least 1, got {max_count}")
-    if num_classes < 1:
-        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-    if not 1 <= imbalance < np.inf:
+    check_positive_integer("max_count", max_count)
+    check_positive_integer("num_classes", num_classes)
+    check_non_negative("imbalance", imbalance)
+    if imbalance < 1:
         raise ValueError(f"imbalance must be a finite number >= 1, got {imbalance}")
     ranks = np.arange(num_classes)
     if profile == "exponential":
         depth = ranks / max(num_classes - 1, 1)
     else:
         depth = (ranks >= num_classes // 2).astype(np.float64) if num_classes > 1 else np.zeros(1)
-    # Python's ** and not NumPy's: int() of a power just below a whole number must not depend on SIMD.
-    counts = np.array([int(max_count * float(imbalance) ** -float(d)) for d in depth], dtype=np.int64)
+    # Division keeps the last class exact, and Python's power, unlike NumPy's, does not depend on SIMD.
+    counts = np.array([int(max_count / float(imbalance) ** float(d)) for d in depth], dtype=np.int64)
     if counts.min() < 1:
         raise ValueError(
             f"imbalance {imbalance} leaves class {int(np.argmin(counts))} without samples at max_count {max_count}"
@@ -180,9 +179,12 @@ def long_tailed_counts(max_count: int, num_classes: int, imbalance: float, profi
 def check_counts(counts: Any) -> FloatArray:
     """Return counts as a float64 array of shape (C,), or refuse them naming the class that is wrong."""
     try:
-        values = to_numpy(counts).astype(np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"counts must be one number per class, got {type(counts).__name__}") from None
+        values = to_numpy(counts)
+    except ValueError:
+        values = np.zeros((), dtype=object)
+    if values.dtype.kind not in "biuf":
+        raise TypeError(f"counts must be one number per class, got {type(counts).__name__} of {values.dtype}")
+    values = values.astype(np.float64)
     if values.ndim != 1 or not values.size:
         raise ValueError(f"counts must have shape (C,), got {values.shape}")
     wrong = ~np.isfinite(values) | (values < 0)

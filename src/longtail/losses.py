@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from longtail import functional
 from longtail._checks import check_choice, check_in_unit_interval, check_non_negative
-from longtail.counts import class_counts
+from longtail.counts import class_counts, to_numpy
 from longtail.functional._apply import REDUCTIONS, is_traced, mean_weight, own_weight, reduce_rows
 from longtail.functional._blocked import compute_dtype
 from longtail.weights import class_weights
@@ -306,6 +307,8 @@ class ClassBalanced(nn.Module):
 
     def forward(self, inputs: Tensor, target: Tensor) -> Tensor:
         """Return the weighted loss of ``inputs`` for ``target``: class indices, or a target of their shape."""
+        if not isinstance(target, Tensor):
+            raise TypeError(f"target must be a tensor, got {type(target).__name__}")
         classes = self.class_weight.numel()
         dense = target.is_floating_point() or target.shape == inputs.shape
         if dense and target.shape[1:2] != (classes,):
@@ -342,7 +345,15 @@ def _describe(scheme: str, beta: Any, normalize: str) -> str:
 
 def _as_buffer(class_weight: Any) -> Tensor:
     """Weights as a tensor of their own in the default dtype."""
-    weights = torch.as_tensor(class_weight).detach().to(torch.get_default_dtype(), copy=True)
+    numbers = to_numpy(class_weight)
+    if numbers.dtype.kind not in "biuf":
+        raise TypeError(f"class_weight must be one number per class, got {class_weight!r}")
+    if not np.all(np.isfinite(numbers) & (numbers >= 0)):
+        raise ValueError(
+            f"class_weight must be finite and >= 0, got {numbers[~(np.isfinite(numbers) & (numbers >= 0))][0]}"
+        )
+    tensor = class_weight if isinstance(class_weight, Tensor) else torch.as_tensor(numbers)
+    weights = tensor.detach().to(torch.get_default_dtype(), copy=True)
     if weights.dim() != 1:
         hint = "; γ is gamma=…" if weights.dim() == 0 else ""
         raise ValueError(f"class_weight must have shape (C,), got {tuple(weights.shape)}{hint}")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from longtail._checks import check_positive_integer
 from longtail.counts import FloatArray, IntArray, like, to_numpy
 from longtail.weights import beta_from_prototypes, check_beta, effective_number
 
@@ -36,8 +37,7 @@ def simulate_covering(prototypes: int, draws: int, trials: int = 1000, seed: int
         array([1. , 4.1, 8.8])
     """
     for argument, value in (("prototypes", prototypes), ("draws", draws), ("trials", trials)):
-        if value < 1:
-            raise ValueError(f"{argument} must be at least 1, got {value}")
+        check_positive_integer(argument, value)
     drawn = np.random.default_rng(seed).integers(prototypes, size=(trials, draws))
     # A stable sort puts equal prototypes side by side with the earliest draw first: that one covers new ground.
     order = np.argsort(drawn, axis=1, kind="stable")

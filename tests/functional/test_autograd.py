@@ -56,6 +56,34 @@ def test_backward_twice_and_scaled(loss, dtype):
 
 
 @every_loss
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_hooks_on_the_logits_fire_once(loss, create_graph):
+    logits, target, weight = batch()
+    seen = []
+    logits.register_hook(lambda gradient: seen.append(gradient) or 2 * gradient)
+    (gradient,) = torch.autograd.grad(loss(logits, target, weight), logits, create_graph=create_graph)
+    assert len(seen) == 1
+    torch.testing.assert_close(gradient, 2 * seen[0])
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_many_gradients_at_once(loss, dtype, reduction):
+    logits, target, weight = batch(dtype=dtype)
+    value = loss(logits, target, weight, reduction=reduction)
+    vectors = torch.randn(3, *value.shape, dtype=value.dtype, generator=torch.Generator().manual_seed(0))
+    (batched,) = torch.autograd.grad(value, logits, vectors, retain_graph=True, is_grads_batched=True)
+    one_by_one = [torch.autograd.grad(value, logits, vector, retain_graph=True)[0] for vector in vectors]
+    torch.testing.assert_close(
+        batched,
+        torch.stack(one_by_one),
+        rtol=1e-6 if dtype == torch.float64 else 2e-3,
+        atol=1e-6 if dtype == torch.float64 else 1e-3,
+    )
+
+
+@every_loss
 def test_double_backward_of_a_bfloat16_batch(loss):
     logits, target, weight = batch(dtype=torch.bfloat16)
     (gradient,) = torch.autograd.grad(loss(logits, target, weight), logits, create_graph=True)

@@ -76,6 +76,8 @@ def own_weight(
     """
     if target.dtype != torch.int64:
         target = target.long()
+    if not isinstance(ignore_index, int):
+        raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
     classes = class_weight.shape[0]
     check = check and target.is_cpu
     if check and not 0 <= ignore_index < classes:

@@ -82,23 +82,32 @@ class _Blocked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, None]:
-        gradient: Tensor | None
         if torch.is_grad_enabled():  # create_graph=True: somebody will differentiate this gradient
             logits, target, scale = ctx.saved_tensors
-            rows = ctx.row_loss.from_indices(logits.to(scale.dtype), target) * scale
+            alias = logits.view_as(logits)  # so that hooks on the logits see their gradient once, and not here
+            rows = ctx.row_loss.from_indices(alias.to(scale.dtype), target) * scale
             loss = rows.sum() if ctx.total else rows
-            (gradient,) = torch.autograd.grad(loss, logits, grad_loss, create_graph=True)
-        elif ctx.gradient is not None:
-            # Handed over, not copied: a second backward (retain_graph=True) forms it anew below.
-            gradient, ctx.gradient = ctx.gradient, None
-            if not ctx.total:
-                gradient.mul_(grad_loss.unsqueeze(1))
-            elif not grad_loss.is_cpu or grad_loss.item() != 1:  # on the CPU .item() is no sync
-                gradient.mul_(grad_loss)
-        else:
+            return torch.autograd.grad(loss, alias, grad_loss, create_graph=True)[0], None
+        try:
+            return _scaled_gradient(ctx, grad_loss), None
+        except RuntimeError:  # is_grads_batched=True: many gradients at once, which in-place operations refuse
             logits, target, scale = ctx.saved_tensors
-            _, gradient = _sweep(ctx.row_loss, logits, target, scale * grad_loss, total=True, gradient=True)
-        return gradient, None
+            _, gradient = _sweep(ctx.row_loss, logits, target, scale, total=True, gradient=True)
+            return gradient * (grad_loss if ctx.total else grad_loss.unsqueeze(1)), None  # type: ignore[operator]
+
+
+def _scaled_gradient(ctx: Any, grad_loss: Tensor) -> Tensor | None:
+    if ctx.gradient is None:
+        logits, target, scale = ctx.saved_tensors
+        return _sweep(ctx.row_loss, logits, target, scale * grad_loss, total=True, gradient=True)[1]
+    # Handed over, not copied: a second backward (retain_graph=True) forms it anew.
+    gradient: Tensor = ctx.gradient
+    ctx.gradient = None
+    if not ctx.total:
+        gradient.mul_(grad_loss.unsqueeze(1))
+    elif not grad_loss.is_cpu or grad_loss.item() != 1:  # on the CPU .item() is no sync
+        gradient.mul_(grad_loss)
+    return gradient
 
 
 def _sweep(
