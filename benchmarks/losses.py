@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import interleaved_times, peak_memory
+from benchmarks.measure import TURN, interleaved_times, peak_memory
 from benchmarks.peers import BASELINE, BETA, GAMMA, IMPLEMENTATIONS, PEERS, Case, Loss
 
 SHAPES = [(128, 10), (128, 100), (1024, 1000), (1024, 8142), (8, 19, 256, 256)]
@@ -158,7 +158,9 @@ def report(results: Result, names: list[str]) -> str:
         f"Forward + backward on {machine['cpu']} ({machine['cores']} cores, {machine['threads']} threads, "
         f"{machine['system']}), {results['settings']['date']}, β = {BETA}, γ = {GAMMA}, "
         f"with {', '.join(f'{name} {version}' for name, version in versions.items())}. "
-        f"Ratios are to `{BASELINE}`. Not all rows are the same function: see `benchmarks/peers.py`.\n",
+        f"Ratios are to `{BASELINE}`. Not all rows are the same function: see `benchmarks/peers.py`. "
+        f"In its turn a call is repeated for {TURN * 1e3:g} ms, so small batches are timed with warm caches; once "
+        "between other work, calls with much Python code, such as ours, lose more than one fused call does.\n",
     ]
     for dtype in map(name_of, DTYPES):
         cases = [case for case in results["cases"] if case["dtype"] == dtype]
