@@ -1,0 +1,231 @@
+"""``longtail data``: which data sets there are, what is in them, and how to get them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.extras import SubcommandApp
+
+from longtail.lab.data import (
+    CATALOG,
+    DataError,
+    ImageDataset,
+    ImageFiles,
+    LongTailedSubset,
+    OwnImages,
+    broken_images,
+    data_folder,
+    fetch_dataset,
+    long_tailed_subset,
+    open_dataset,
+    summarize,
+)
+from longtail.lab.data.catalog import OnError
+
+__all__ = ["app"]
+
+app = SubcommandApp()
+
+DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the data sets; $LONGTAIL_DATA by default.")]
+Data = Positional[
+    Annotated[str, arg(metavar="DATA", help="A name of longtail data list, or a folder or list of your own images.")]
+]
+Name = Positional[Annotated[str, arg(metavar="NAME", help="A name of longtail data list.")]]
+AsJson = Annotated[bool, arg(name="json", help="Print JSON.")]
+OrSkip = Annotated[OnError, arg(help="skip reads every image first, reports the broken ones, and leaves them out.")]
+OrCount = Annotated[OnError, arg(help="stop ends with an error if there are any; skip only counts them.")]
+Manifest = Annotated[Path | None, arg(metavar="FILE", help="Write which images were chosen, and the class index.")]
+Mirror = Annotated[str | None, arg(metavar="URL", help="A folder with the same archives, to download from instead.")]
+Own = Annotated[OwnImages, OmitArgPrefixes]
+
+ROWS = 24
+BAR = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subset:
+    """A long-tailed subset of the training images."""
+
+    imbalance: float | None = None
+    """Largest over smallest class; without it the data set is taken as it is."""
+    profile: Literal["exponential", "step"] = "exponential"
+    """How the classes shrink: each by the same factor, or the second half all at once."""
+    max_count: int | None = None
+    """Images of the first class; all that it has by default."""
+    seed: int = 0
+    """Which images are chosen."""
+
+
+@app.command(name="list")
+def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """List the data sets that have a name, and whether they are there.
+
+    Example: longtail data list
+    """
+    folder = data_folder(data_dir)
+    found = {name: entry.is_in(folder) for name, entry in CATALOG.items()}
+    if as_json:
+        rows = [{"name": name, "about": CATALOG[name].about, "found": there} for name, there in found.items()]
+        _print_json({"folder": str(folder), "datasets": rows})
+        return
+    table = Table(box=None, pad_edge=False, title_justify="left", title=f"Data sets in {folder}")
+    for column in ("name", "", "what it is"):
+        table.add_column(column)
+    for name, there in found.items():
+        table.add_row(name, "found" if there else "-", CATALOG[name].about)
+    console = _console()
+    console.print(table)
+    console.print("\nlongtail data fetch NAME gets one; a folder of your own images needs no name.", highlight=False)
+
+
+@app.command(name="show")
+def show(
+    data: Data,
+    subset: Annotated[Subset, OmitArgPrefixes] = Subset(),  # noqa: B008 - it is frozen
+    data_dir: DataDir = None,
+    own: Own = OwnImages(),  # noqa: B008 - it is frozen
+    on_error: OrSkip = "stop",
+    manifest: Manifest = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how many images each class has, and what they are worth.
+
+    Example: longtail data show cifar10 --imbalance 100
+
+    """
+    dataset = open_dataset(data, data_dir, own=own, on_error=on_error, console=_progress())
+    for note in dataset.notes:
+        _progress().print(note, highlight=False, markup=False, soft_wrap=True)
+    dataset, chosen = _choose(dataset, subset)
+    if manifest:
+        chosen.save(manifest, dataset.name, dataset.classes)
+    summary = summarize(dataset, chosen if subset.imbalance else None)
+    if as_json:
+        _print_json(summary)
+    else:
+        _print_summary(summary)
+
+
+@app.command(name="check")
+def check(
+    data: Data,
+    data_dir: DataDir = None,
+    own: Own = OwnImages(),  # noqa: B008 - it is frozen
+    on_error: OrCount = "stop",
+) -> None:
+    """Read every image, and name those that are broken.
+
+    Example: longtail data check photos/
+
+    """
+    dataset = open_dataset(data, data_dir, own=own)
+    images, broken = 0, []
+    for split in (dataset.train, dataset.test):
+        images += len(split)
+        if isinstance(split, ImageFiles):
+            broken += list(broken_images(split, _progress()).values())
+    if broken and on_error == "stop":
+        others = f" ({len(broken) - 1:,} others are broken, too)" if len(broken) > 1 else ""
+        raise DataError(f"{broken[0]}{others}")
+    console = _console()
+    for line in broken:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{images:,} images, {len(broken):,} broken", highlight=False)
+
+
+@app.command(name="fetch")
+def fetch(name: Name, data_dir: DataDir = None, mirror: Mirror = None) -> None:
+    """Download a data set from its official site, verify it, and unpack it; a broken download is resumed.
+
+    Example: longtail data fetch cifar10
+
+    """
+    folder = fetch_dataset(name, data_dir, mirror=mirror, console=_progress())
+    _console().print(f"{name} is in {folder}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _choose(dataset: ImageDataset, options: Subset) -> tuple[ImageDataset, LongTailedSubset]:
+    chosen = long_tailed_subset(
+        dataset.train.labels,
+        options.imbalance or 1,
+        options.seed,
+        profile=options.profile,
+        max_count=options.max_count,
+        classes=dataset.classes,
+    )
+    return dataset.with_train(chosen.indices), chosen
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    console = _console()
+    subset = summary["subset"]
+    how = f" at imbalance {subset['imbalance']:g} ({subset['profile']}, seed {subset['seed']})" if subset else ""
+    lines = [
+        f"{summary['name']}{how}: {summary['train_images']:,} training images, {summary['test_images']:,} test images, "
+        f"{summary['classes']:,} classes",
+        f"largest class over smallest: {summary['imbalance']:.4g}",
+        "; ".join(
+            f"{name} ({size}): {group['classes']:,} classes, {group['images']:,} images"
+            for (name, group), size in zip(summary["groups"].items(), ("> 100", "20-100", "< 20"), strict=True)
+        ),
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print()
+    console.print(_class_table(summary, _bar_character(console)))
+    if subset:
+        console.print(f"\nsha256 of the chosen images: {subset['sha256']}", highlight=False, soft_wrap=True)
+
+
+def _class_table(summary: dict[str, Any], bar: str) -> Table:
+    classes = summary["per_class"]
+    most = max(row["train"] for row in classes)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=32)
+    table.add_column("images", justify="right")
+    table.add_column("")
+    table.add_column("test", justify="right")
+    for beta in classes[0]["effective"]:
+        table.add_column(f"E(β={beta})", justify="right", no_wrap=True)
+    for place, row in _some(classes):
+        if row is None:
+            table.add_row(f"… {place:,} more …")
+            continue
+        effective = (f"{value:,.1f}" for value in row["effective"].values())
+        length = max(1, round(BAR * row["train"] / most))
+        table.add_row(Text(row["name"]), f"{row['train']:,}", bar * length, f"{row['test']:,}", *effective)
+    return table
+
+
+def _some(classes: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any] | None]]:
+    """All classes, or as many as fit, evenly spread over them; where some are left out, how many."""
+    if len(classes) <= ROWS:
+        return list(enumerate(classes))
+    shown = np.linspace(0, len(classes) - 1, ROWS).round().astype(int).tolist()
+    return [(place, classes[place]) for place in shown] + [(len(classes) - ROWS, None)]
+
+
+def _bar_character(console: Console) -> str:
+    return "█" if console.encoding.lower().startswith("utf") else "#"
+
+
+def _print_json(content: Any) -> None:
+    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _console() -> Console:
+    """Results: standard output, as wide as the table needs to be where it is not a terminal."""
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def _progress() -> Console:
+    return Console(stderr=True)

@@ -1,0 +1,36 @@
+"""Data sets, long-tailed subsets of them, and batches for training."""
+
+from longtail.lab.data.batches import Shard, in_order, shuffled
+from longtail.lab.data.broken import broken_images
+from longtail.lab.data.catalog import CATALOG, data_folder, fetch_dataset, open_dataset
+from longtail.lab.data.dataset import ImageDataset, ImageFiles, InMemoryImages
+from longtail.lab.data.errors import DataError
+from longtail.lab.data.loaders import Batch, Loader, evaluation_loader, training_loader
+from longtail.lab.data.own_images import OwnImages
+from longtail.lab.data.subset import LongTailedSubset, long_tailed_subset
+from longtail.lab.data.summary import GROUPS, class_groups, summarize
+
+__all__ = [
+    "CATALOG",
+    "GROUPS",
+    "Batch",
+    "DataError",
+    "ImageDataset",
+    "ImageFiles",
+    "InMemoryImages",
+    "Loader",
+    "LongTailedSubset",
+    "OwnImages",
+    "Shard",
+    "broken_images",
+    "class_groups",
+    "data_folder",
+    "evaluation_loader",
+    "fetch_dataset",
+    "in_order",
+    "long_tailed_subset",
+    "open_dataset",
+    "shuffled",
+    "summarize",
+    "training_loader",
+]

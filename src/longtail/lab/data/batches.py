@@ -1,0 +1,96 @@
+"""Which samples are in which batch of which process: a pure function of the seed and the epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from longtail._checks import check_positive_integer
+from longtail.counts import IntArray
+
+__all__ = ["BatchPlan", "Order", "Shard", "in_order", "shuffled"]
+
+Order = Callable[[int], IntArray]
+"""From the epoch to its samples, one after the other: what a sampler of any kind is here. All epochs are as long."""
+
+# Streams of random numbers: what is drawn from one never depends on how much was drawn from another.
+ORDER, CROPS = 0, 1
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which of several processes this one is.
+
+    Example:
+        >>> Shard(rank=1, processes=4)
+        Shard(rank=1, processes=4)
+    """
+
+    rank: int = 0
+    processes: int = 1
+
+
+def shuffled(count: int, seed: int) -> Order:
+    """All of ``count`` samples, each once, in an order drawn from (seed, epoch).
+
+    Example:
+        >>> order = shuffled(5, seed=0)
+        >>> sorted(order(3).tolist()), bool((order(3) == order(3)).all())
+        ([0, 1, 2, 3, 4], True)
+    """
+    return lambda epoch: np.random.default_rng([seed, epoch, ORDER]).permutation(count)
+
+
+def in_order(count: int) -> Order:
+    """All of ``count`` samples, as they come.
+
+    Example:
+        >>> in_order(3)(7)
+        array([0, 1, 2])
+    """
+    return lambda epoch: np.arange(count)
+
+
+class BatchPlan:
+    """How an epoch is cut into batches, and each batch is dealt out to the processes.
+
+    There are as few batches as ``batch_size`` allows, all of the same size or one less, so that none is small at the
+    end. The parts of all processes together are the batches of a single process: nothing is left out or repeated.
+
+    Args:
+        count: samples of an epoch.
+        batch_size: most samples of a batch, over all processes.
+        shard: the part of this process.
+
+    Example:
+        >>> plan = BatchPlan(count=10, batch_size=4)
+        >>> [plan.part(batch) for batch in range(len(plan))]
+        [(slice(0, 4, None), 4), (slice(4, 7, None), 3), (slice(7, 10, None), 3)]
+        >>> BatchPlan(10, 4, Shard(rank=1, processes=2)).part(0)
+        (slice(2, 4, None), 4)
+    """
+
+    def __init__(self, count: int, batch_size: int, shard: Shard = Shard()) -> None:  # noqa: B008 - it is frozen
+        check_positive_integer("count", count)
+        check_positive_integer("batch_size", batch_size)
+        self.shard = shard
+        self._edges = _cut(count, math.ceil(count / batch_size))
+        self.smallest = count // len(self)
+
+    def __len__(self) -> int:
+        return len(self._edges) - 1
+
+    def part(self, batch: int) -> tuple[slice, int]:
+        """Where in the epoch's order this process finds its part of a batch, and how large the whole batch is."""
+        first, last = self._edges[batch], self._edges[batch + 1]
+        parts = _cut(last - first, self.shard.processes)
+        return slice(first + parts[self.shard.rank], first + parts[self.shard.rank + 1]), last - first
+
+
+def _cut(count: int, parts: int) -> list[int]:
+    """Edges of ``parts`` pieces of ``count``, the larger ones first."""
+    size, larger = divmod(count, parts)
+    return [part * size + min(part, larger) for part in range(parts + 1)]

@@ -1,0 +1,79 @@
+"""Images that cannot be read, found before the training instead of in the middle of it."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images
+from longtail.lab.data.decode import check_image
+from longtail.lab.data.errors import DataError
+from longtail.lab.files import Cache
+
+__all__ = ["broken_images", "without_broken_images"]
+
+
+def without_broken_images(dataset: ImageDataset, console: Console | None = None) -> ImageDataset:
+    """The data set without the images that cannot be read; its notes say which those are."""
+    notes = list(dataset.notes)
+    splits: dict[str, Images] = {}
+    for split, images in (("train", dataset.train), ("test", dataset.test)):
+        broken = broken_images(images, console) if isinstance(images, ImageFiles) else {}
+        splits[split] = images.subset(np.setdiff1d(np.arange(len(images)), list(broken)))
+        if broken:
+            notes.append(f"skipped {len(broken):,} of {len(images):,} {split} images")
+            notes += broken.values()
+    return replace(dataset, train=splits["train"], test=splits["test"], notes=tuple(notes))
+
+
+def broken_images(files: ImageFiles, console: Console | None = None) -> dict[int, str]:
+    """Decode every image, and say what is wrong with those that cannot be.
+
+    What was found is kept in the user's cache folder: a file that has not changed since is not decoded again.
+
+    Returns:
+        From the index of a broken image to a line that names the file and the reason.
+
+    Example:
+        >>> broken_images(ImageFiles(Path("nowhere"), ["owl.jpg"], [0]))
+        {0: 'nowhere/owl.jpg is no readable image: No such file or directory'}
+    """
+    cache = Cache("checked", files.root)
+    known: dict[str, list[str]] = cache.load()
+    paths = [files.path(index) for index in range(len(files))]
+    stamps = [_stamp(path) for path in paths]
+    new = [
+        place for place, path in enumerate(paths) if known.get(str(path), [""])[0] != stamps[place] or not stamps[place]
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        found = threads.map(lambda place: _reason(paths[place]), new)
+        if console and console.is_terminal:
+            found = iter(track(found, f"checking {files.root}", len(new), console=console, transient=True))
+        for place, reason in zip(new, found, strict=True):
+            known[str(paths[place])] = [stamps[place], reason]
+    if new:
+        cache.save(known)
+    return {place: known[str(path)][1] for place, path in enumerate(paths) if known[str(path)][1]}
+
+
+def _stamp(path: Path) -> str:
+    """Changes when the file does."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ""
+    return f"{found.st_size} {found.st_mtime_ns}"
+
+
+def _reason(path: Path) -> str:
+    try:
+        check_image(path)
+    except DataError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,135 @@
+"""Image files → pixels: whole images, and square crops of a given size."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from longtail.lab.data.errors import DataError
+
+__all__ = ["centre_box", "check_image", "random_box", "read_crop", "read_image"]
+
+Pixels = npt.NDArray[np.uint8]
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom, in pixels of the image as it is stored."""
+
+_FILTERS = threading.Lock()
+
+EXIF_ORIENTATION = 0x0112
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def read_image(path: Path) -> Pixels:
+    """Pixels of the whole image, upright, uint8 of shape (height, width, 3)."""
+    with _opened(path) as image:
+        turn = _turn(image)
+        return np.array(turn(_to_rgb(image)))
+
+
+def read_crop(path: Path, size: int, choose_box: Callable[[int, int], Box], mirror: bool = False) -> Pixels:
+    """A box of the image, scaled to ``size`` × ``size``, upright, uint8 of shape (size, size, 3).
+
+    A JPEG is decoded at the smallest of the scales 1, 1/2, 1/4 and 1/8 that leaves the box at least ``size`` wide and
+    high.
+
+    Args:
+        path: an image file of any kind that Pillow reads.
+        size: width and height of the result.
+        choose_box: from the width and height of the image to the box.
+        mirror: whether to swap left and right.
+    """
+    with _opened(path) as image:
+        width, height = image.size
+        left, top, right, bottom = choose_box(width, height)
+        turn = _turn(image)
+        image.draft(None, (math.ceil(width * size / (right - left)), math.ceil(height * size / (bottom - top))))
+        x, y = image.width / width, image.height / height
+        crop = _to_rgb(image).resize(
+            (size, size), Image.Resampling.BILINEAR, box=(left * x, top * y, right * x, bottom * y)
+        )
+        crop = turn(crop)
+        return np.asarray(crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirror else crop)
+
+
+def check_image(path: Path) -> None:
+    """Decode the whole file, at the lowest resolution, and refuse a broken one by name."""
+    with _opened(path) as image:
+        image.draft(None, (1, 1))
+        image.load()
+
+
+def random_box(width: int, height: int, draw: random.Random) -> Box:
+    """Between 8% and all of the area, sides in a ratio between 3:4 and 4:3, anywhere: the crop of Inception."""
+    for _ in range(10):
+        area = draw.uniform(0.08, 1.0) * width * height
+        ratio = math.exp(draw.uniform(math.log(3 / 4), math.log(4 / 3)))
+        wide, high = math.sqrt(area * ratio), math.sqrt(area / ratio)
+        if wide <= width and high <= height:
+            left, top = draw.uniform(0, width - wide), draw.uniform(0, height - high)
+            return left, top, left + wide, top + high
+    return centre_box(width, height)
+
+
+def centre_box(width: int, height: int, part: float = 1.0) -> Box:
+    """The square in the middle; its sides are ``part`` of the shorter side of the image."""
+    half = min(width, height) * part / 2
+    return width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """An image whose header was read; whatever goes wrong with it, then or later, names the file."""
+    try:
+        # Pillow only warns of images between one and two times its limit; threads share the list of filters.
+        with _FILTERS, warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            opened = Image.open(path)
+        with opened as image:
+            yield image
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise DataError(f"{path} is refused: more than {Image.MAX_IMAGE_PIXELS:,} pixels") from None
+    except Exception as error:  # a broken file can raise anything: OSError, SyntaxError, EOFError, zlib.error, …
+        reason = getattr(error, "strerror", None) or str(error).replace(f" {str(path)!r}", " it")
+        reason = " ".join(reason.split()) or type(error).__name__
+        raise DataError(f"{path} is no readable image: {reason}") from None
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB":
+        image.load()
+        return image
+    if image.mode.startswith("I"):
+        # 16 bits of grey: Pillow would cut them off at 255.
+        grey = np.asarray(image).astype(np.float64)
+        return Image.fromarray(np.clip(grey / 257, 0, 255).round().astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        # On white, as viewers show it; dropping the transparency would uncover whatever colour is stored below.
+        opaque = Image.new("RGBA", image.size, "white")
+        opaque.alpha_composite(image.convert("RGBA"))
+        return opaque.convert("RGB")
+    return image.convert("RGB")
+
+
+def _turn(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
+    """How to set upright what a camera stored lying."""
+    # Only JPEG and TIFF put the tag where reading it does not decode the image.
+    known = "exif" in image.info or image.format == "TIFF"
+    method = UPRIGHT.get(image.getexif().get(EXIF_ORIENTATION, 1)) if known else None
+    return (lambda picture: picture) if method is None else (lambda picture: picture.transpose(method))

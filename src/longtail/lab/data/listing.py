@@ -1,0 +1,84 @@
+"""Which image files a folder holds: listed once, then from a cache that notices changes."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from longtail.lab.data.errors import DataError
+from longtail.lab.files import Cache
+
+__all__ = ["list_images"]
+
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pnm")
+
+# The clock of a file system may be this coarse: a folder changed so shortly before it was listed may change again
+# without a new time of change.
+COARSE_CLOCK_NS = 2_000_000_000
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What one folder held when it was listed."""
+
+    changed_ns: int
+    settled: bool
+    """Whether it had been left alone for long enough that the next change shows in ``changed_ns``."""
+    folders: list[str]
+    images: list[str]
+    others: int
+    """Files that are no images."""
+
+
+def list_images(root: Path) -> dict[str, Folder]:
+    """All folders below ``root`` with the names of their images, both sorted; hidden files and folders do not count.
+
+    Folders are keyed by their path from ``root`` with ``/`` between the parts; ``root`` itself is ``""``. Links are
+    followed. A folder that has not changed since the last time is not read again: its time of change, which the system
+    sets whenever something in it appears, disappears or is renamed, is compared with the cache.
+    """
+    top = os.path.abspath(root)
+    cache = Cache("listings", root)
+    known = {place: Folder(**folder) for place, folder in cache.load().items()}
+    listing: dict[str, Folder] = {}
+    waiting: list[tuple[str, tuple[str, ...]]] = [("", (os.path.realpath(top),))]
+    while waiting:
+        place, above = waiting.pop()
+        listing[place] = folder = _list_folder(os.path.join(top, place) if place else top, known.get(place))
+        for name in folder.folders:
+            inner = f"{place}/{name}" if place else name
+            # Only a link can lead back up, so only links need to be resolved.
+            path = os.path.join(top, inner)
+            real = os.path.realpath(path) if os.path.islink(path) else os.path.join(above[-1], name)
+            if real in above:
+                raise DataError(f"{path} is a link that leads back to {real}: a loop")
+            waiting.append((inner, (*above, real)))
+    if listing != known:
+        cache.save({place: asdict(folder) for place, folder in listing.items()})
+    return dict(sorted(listing.items()))
+
+
+def _list_folder(path: str, known: Folder | None) -> Folder:
+    try:
+        changed_ns = os.stat(path).st_mtime_ns
+        if known and known.settled and known.changed_ns == changed_ns:
+            return known
+        folders, images, others = [], [], 0
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name == "__MACOSX":
+                    continue
+                if entry.is_dir():
+                    folders.append(entry.name)
+                elif not entry.name.lower().endswith(IMAGE_ENDINGS):
+                    others += 1
+                elif entry.is_file():
+                    images.append(entry.name)
+                else:
+                    raise DataError(f"{entry.path} is no file: a broken link?")
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename or path}: {error.strerror}") from None
+    settled = time.time_ns() - changed_ns > COARSE_CLOCK_NS
+    return Folder(changed_ns, settled, sorted(folders), sorted(images), others)

@@ -1,0 +1,309 @@
+"""Images → batches for a network: augmented, normalised, and the same for the same seed and epoch."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from longtail.counts import IntArray
+from longtail.lab.data.batches import CROPS, BatchPlan, Order, Shard, in_order, shuffled
+from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images
+from longtail.lab.data.decode import Pixels, centre_box, random_box, read_crop
+from longtail.lab.data.errors import DataError
+
+__all__ = ["Batch", "Loader", "evaluation_loader", "training_loader"]
+
+
+class Batch(NamedTuple):
+    """What a network sees in one step.
+
+    Example:
+        >>> from longtail.lab.data import open_dataset
+        >>> images, labels, total = next(evaluation_loader(open_dataset("digits"), batch_size=50).epoch(0))
+        >>> images.shape, labels.shape, total
+        (torch.Size([50, 1, 8, 8]), torch.Size([50]), 50)
+    """
+
+    images: Tensor
+    """float32, normalised, shape (B, channels, height, width)."""
+    labels: Tensor
+    """int64, shape (B,)."""
+    total: int
+    """Samples of the batch over all processes."""
+
+
+class Loader(Protocol):
+    """Batches, epoch by epoch.
+
+    Example:
+        >>> from longtail.lab.data import open_dataset
+        >>> loader: Loader = training_loader(open_dataset("digits"), batch_size=128)
+        >>> len(list(loader.epoch(0))), len(list(loader.epoch(0, start=8)))
+        (11, 3)
+    """
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from batch ``start`` on: a resumed run goes on where it stopped."""
+
+
+def training_loader(
+    dataset: ImageDataset,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    order: Order | None = None,
+    augment: bool = True,
+    image_size: int = 224,
+    shard: Shard = Shard(),  # noqa: B008 - it is frozen
+    device: torch.device | str = "cpu",
+    workers: int | None = None,
+) -> Loader:
+    """Batches of the training images, in random order and augmented.
+
+    Images in memory are padded with black pixels, cropped at random and mirrored, a whole batch at once; of image files
+    a random part is scaled to ``image_size`` and mirrored, in worker processes. The sequence of batches is a pure
+    function of (seed, epoch), whatever the number of processes and workers.
+
+    Args:
+        dataset: what to train on.
+        batch_size: most images of a batch, over all processes.
+        seed: of the order and of the augmentation.
+        order: which images an epoch holds; each one once, shuffled, by default.
+        augment: whether to; without it, image files are cropped as for evaluation.
+        image_size: width and height of what is read from image files; images in memory keep their own.
+        shard: the part of this process.
+        device: where the batches are to be. Images in memory are kept there as a whole.
+        workers: processes that read image files: one for each core, up to 8, by default; 0 reads in this one.
+
+    Example:
+        >>> from longtail.lab.data.digits import open_digits
+        >>> loader = training_loader(open_digits(), batch_size=128)
+        >>> batch = next(loader.epoch(0))
+        >>> len(loader), batch.images.shape, batch.labels.shape
+        (11, torch.Size([118, 1, 8, 8]), torch.Size([118]))
+    """
+    order = order or shuffled(len(dataset.train), seed)
+    plan = BatchPlan(len(order(0)), batch_size, shard)
+    if plan.smallest < shard.processes:
+        raise ValueError(f"a batch of {plan.smallest} images is too small for {shard.processes} processes")
+    return _loader(dataset, dataset.train, order, plan, image_size, seed if augment else None, device, workers)
+
+
+def evaluation_loader(
+    dataset: ImageDataset,
+    batch_size: int,
+    *,
+    images: Images | None = None,
+    image_size: int = 224,
+    shard: Shard = Shard(),  # noqa: B008 - it is frozen
+    device: torch.device | str = "cpu",
+    workers: int | None = None,
+) -> Loader:
+    """Batches of the test images, in order and not augmented, each image once over all processes.
+
+    Image files are scaled so that the shorter side is 8/7 of ``image_size`` (256 for 224), and cropped in the middle.
+
+    Args:
+        dataset: what to evaluate on, and how its images are normalised.
+        batch_size: most images of a batch, over all processes.
+        images: others than the test images.
+        image_size: as in :func:`training_loader`, like all that follow.
+        shard: the part of this process; its part of a batch can be empty.
+        device: where the batches are to be.
+        workers: processes that read image files.
+
+    Example:
+        >>> from longtail.lab.data.digits import open_digits
+        >>> sum(len(batch.labels) for batch in evaluation_loader(open_digits(), batch_size=128).epoch(0))
+        500
+    """
+    chosen = dataset.test if images is None else images
+    plan = BatchPlan(len(chosen), batch_size, shard)
+    return _loader(dataset, chosen, in_order(len(chosen)), plan, image_size, None, device, workers)
+
+
+def _loader(
+    dataset: ImageDataset,
+    images: Images,
+    order: Order,
+    plan: BatchPlan,
+    image_size: int,
+    augment_seed: int | None,
+    device: torch.device | str,
+    workers: int | None,
+) -> Loader:
+    normalise = _Normalise(dataset, torch.device(device))
+    if isinstance(images, ImageFiles):
+        crops = _Crops(images, image_size, augment_seed, dataset.flip)
+        return _FileLoader(crops, order, plan, normalise, _default_workers() if workers is None else workers)
+    pixels = images.images.to(device)
+    whole = _Whole(pixels) if augment_seed is None else _PadCropFlip(pixels, dataset.pad, dataset.flip, augment_seed)
+    return _InMemoryLoader(whole, images.labels.to(device), order, plan, normalise)
+
+
+def _default_workers() -> int:
+    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+class _Normalise:
+    """uint8 pixels → (x - mean) / std, in float32 on the device."""
+
+    def __init__(self, dataset: ImageDataset, device: torch.device) -> None:
+        mean, std = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (dataset.mean, dataset.std))
+        self.device = device
+        self.scale = (1 / std).to(device, torch.float32)
+        self.shift = (-mean / std).to(device, torch.float32)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        return pixels.to(self.device, non_blocking=True).to(torch.float32).mul_(self.scale).add_(self.shift)
+
+
+class _Whole:
+    """Images in memory as they are."""
+
+    def __init__(self, images: Tensor) -> None:
+        self.images = images
+
+    def draw(self, epoch: int, count: int) -> IntArray:
+        return np.zeros((count, 0), dtype=np.int64)
+
+    def take(self, chosen: Tensor, drawn: Tensor) -> Tensor:
+        return self.images[chosen]
+
+
+class _PadCropFlip:
+    """Random crops of padded images, mirrored or not.
+
+    Every crop is a window of one tensor, so that a batch is a single indexing operation; the mirrored images are
+    stored beside the others for the same reason.
+    """
+
+    def __init__(self, images: Tensor, pad: int, flip: bool, seed: int) -> None:
+        self.count, self.offsets, self.flips, self.seed = len(images), 2 * pad + 1, 2 if flip else 1, seed
+        padded = F.pad(images, (pad, pad, pad, pad))
+        if flip:
+            padded = torch.cat([padded, padded.flip(3)])
+        sample, channel, row, column = padded.stride()
+        self.windows = padded.as_strided(
+            (len(padded), self.offsets, self.offsets, *images.shape[1:]), (sample, row, column, channel, row, column)
+        )
+
+    def draw(self, epoch: int, count: int) -> IntArray:
+        """For each sample of an epoch: mirrored or not, rows and columns to skip."""
+        return np.random.default_rng([self.seed, epoch, CROPS]).integers(
+            0, [self.flips, self.offsets, self.offsets], (count, 3)
+        )
+
+    def take(self, chosen: Tensor, drawn: Tensor) -> Tensor:
+        mirrored, row, column = drawn.unbind(1)
+        return self.windows[chosen + self.count * mirrored, row, column]
+
+
+class _InMemoryLoader:
+    def __init__(
+        self, images: _Whole | _PadCropFlip, labels: Tensor, order: Order, plan: BatchPlan, normalise: _Normalise
+    ) -> None:
+        self.images, self.labels, self.order, self.plan, self.normalise = images, labels, order, plan, normalise
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        order = self.order(epoch)
+        device = self.labels.device
+        drawn = torch.from_numpy(self.images.draw(epoch, len(order))).to(device)
+        samples = torch.from_numpy(order).to(device)
+        for batch in range(start, len(self)):
+            part, total = self.plan.part(batch)
+            pixels = self.images.take(samples[part], drawn[part])
+            yield Batch(self.normalise(pixels), self.labels[samples[part]], total)
+
+
+class _Crops(Dataset[Any]):
+    """Reads the crop of one image file in a worker process; a broken file is returned as its error."""
+
+    def __init__(self, files: ImageFiles, size: int, augment_seed: int | None, flip: bool) -> None:
+        self.files, self.size, self.augment_seed, self.flip = files, size, augment_seed, flip
+        self.part = size / (size + round(size / 7))
+
+    def __getitem__(self, request: tuple[int, int, int]) -> tuple[Pixels | DataError, int]:
+        epoch, position, index = request
+        path, label = self.files.path(index), int(self.files.labels[index])
+        try:
+            if self.augment_seed is None:
+                return read_crop(path, self.size, lambda width, height: centre_box(width, height, self.part)), label
+            # By position, so that an image that is drawn twice in an epoch is not cropped twice in the same way.
+            draw = random.Random(f"{self.augment_seed} {epoch} {position}")
+            mirror = self.flip and draw.random() < 0.5
+            return read_crop(path, self.size, lambda width, height: random_box(width, height, draw), mirror), label
+        except DataError as error:
+            return error, label
+
+    def stack(self, items: list[tuple[Pixels | DataError, int]]) -> tuple[Tensor, Tensor] | DataError:
+        """A batch of crops; the first error among them instead, for the main process to raise as it is."""
+        pixels = np.empty((len(items), self.size, self.size, 3), dtype=np.uint8)
+        for place, (content, _) in enumerate(items):
+            if isinstance(content, DataError):
+                return content
+            pixels[place] = content
+        # Height, width, channels in memory: what the decoder gives, and what convolutions call channels-last.
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.tensor([label for _, label in items]).long()
+
+
+class _Requests:
+    """What to read next: the loader and its workers live for the whole training, the epoch changes."""
+
+    def __init__(self, order: Order, plan: BatchPlan) -> None:
+        self.order, self.plan = order, plan
+        self.epoch = self.start = 0
+
+    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        order = self.order(self.epoch)
+        for batch in range(self.start, len(self.plan)):
+            part, _ = self.plan.part(batch)
+            places = range(part.start, part.stop)
+            yield [(self.epoch, *request) for request in zip(places, order[part].tolist(), strict=True)]
+
+    def __len__(self) -> int:
+        return len(self.plan) - self.start
+
+
+class _FileLoader:
+    def __init__(self, crops: _Crops, order: Order, plan: BatchPlan, normalise: _Normalise, workers: int) -> None:
+        self.plan, self.normalise = plan, normalise
+        self._requests = _Requests(order, plan)
+        self._loader = DataLoader(
+            crops,
+            batch_sampler=self._requests,
+            collate_fn=crops.stack,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=normalise.device.type == "cuda",
+            # Else each epoch would draw a seed from PyTorch's global generator, which the training may depend on.
+            generator=torch.Generator(),
+        )
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        self._requests.epoch, self._requests.start = epoch, start
+        for batch, loaded in enumerate(self._loader, start):
+            if isinstance(loaded, DataError):
+                # Another one: a variable here that held the error raised would tie this frame, and with it the workers,
+                # into a cycle, and PyTorch waits 5 seconds for each worker that the garbage collector finds.
+                raise DataError(str(loaded))
+            pixels, labels = loaded
+            total = self.plan.part(batch)[1]
+            yield Batch(self.normalise(pixels), labels.to(self.normalise.device, non_blocking=True), total)

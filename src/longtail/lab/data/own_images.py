@@ -1,0 +1,177 @@
+"""The user's own images: a folder for each class, or lists of paths and labels."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from longtail.counts import IntArray
+from longtail.lab.data.dataset import ImageDataset, ImageFiles
+from longtail.lab.data.errors import DataError
+from longtail.lab.data.listing import list_images
+from longtail.lab.data.lists import LIST_ENDINGS, Labelled, check_files_exist, read_list
+
+__all__ = ["OwnImages", "open_own_images"]
+
+TEST_NAMES = ("test", "val", "valid", "validation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnImages:
+    """For your own images, not for those of a named data set.
+
+    Example:
+        >>> OwnImages(test_fraction=0.1).class_depth is None
+        True
+    """
+
+    test_data: Path | None = None
+    """Folder or list of the test images, where they are apart from the training images."""
+    image_root: Path | None = None
+    """Folder that the paths in lists start from; by default the one that the list is in."""
+    class_depth: int | None = None
+    """How many folder names make a class: 1 is the first alone. By default each folder that holds images is a class."""
+    test_fraction: float = 0.2
+    """Part of each class to test on, where there are no test images."""
+    split_seed: int = 0
+    """Which images that part is."""
+
+
+def open_own_images(data: Path, options: OwnImages = OwnImages(), check_lists: bool = True) -> ImageDataset:  # noqa: B008
+    """Images in folders named like their classes, or in lists.
+
+    A folder holds ``train/`` and ``test/`` (or ``val/``), each with a folder for each class; or the class folders at
+    once, and then a part of each class is set aside to test on; or lists such as ``train.txt`` and ``test.txt``. A list
+    of :func:`~longtail.lab.data.lists.read_list`'s kind can be given instead of the folder; where its name ends in
+    ``train``, the one beside it that ends in ``test`` or ``val`` is the test list.
+
+    Args:
+        data: the folder or the list.
+        options: what else there is to say.
+        check_lists: whether the files that lists name must all exist.
+    """
+    if not data.exists():
+        raise DataError(f"{data} does not exist")
+    train, test = _find_splits(data, options)
+    for labelled in (train, test):
+        if check_lists and labelled and labelled.source.is_file():
+            check_files_exist(labelled)
+    classes = train.classes or sorted(set(train.names), key=_by_number_or_name)
+    train_files = _files(train, classes)
+    notes: list[str] = []
+    if test is not None:
+        test_files = _files(test, classes)
+    else:
+        labels = train_files.labels.numpy()
+        apart = stratified_part(labels, options.test_fraction, options.split_seed)
+        single = sorted(set(range(len(classes))) - set(labels[apart].tolist()))
+        notes += [f"class {classes[label]!r} has a single image, which is not tested on" for label in single]
+        test_files = train_files.subset(np.flatnonzero(apart))
+        train_files = train_files.subset(np.flatnonzero(~apart))
+    return ImageDataset(
+        name=data.resolve().stem, classes=tuple(classes), train=train_files, test=test_files, notes=tuple(notes)
+    )
+
+
+def stratified_part(labels: IntArray, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Mark ``fraction`` of each class: at least one sample, and never the last one.
+
+    Example:
+        >>> stratified_part(np.array([0, 0, 0, 0, 1, 1, 2]), fraction=0.25, seed=0).astype(int)
+        array([0, 0, 1, 0, 1, 0, 0])
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"test_fraction must be between 0 and 1, got {fraction}")
+    shuffle = np.random.RandomState(seed).shuffle  # its stream is the same in all versions of NumPy
+    marked = np.zeros(len(labels), dtype=np.bool_)
+    for label in np.unique(labels):
+        samples = np.flatnonzero(labels == label)
+        shuffle(samples)
+        marked[samples[: min(max(round(fraction * len(samples)), 1), len(samples) - 1)]] = True
+    return marked
+
+
+def _find_splits(data: Path, options: OwnImages) -> tuple[Labelled, Labelled | None]:
+    if data.is_dir() and (data / "train").is_dir():
+        data, beside = data / "train", next((data / name for name in TEST_NAMES if (data / name).is_dir()), None)
+    else:
+        data = _train_list_in(data) or data
+        beside = _test_list_beside(data) if data.is_file() else None
+    train = _read(data, options)
+    if options.test_data:
+        return train, _read(options.test_data, options)
+    if train.splits:
+        return _by_split_column(train)
+    return train, _read(beside, options) if beside else None
+
+
+def _train_list_in(folder: Path) -> Path | None:
+    if not folder.is_dir():
+        return None
+    lists = sorted(path for path in folder.iterdir() if path.suffix in LIST_ENDINGS and path.stem.endswith("train"))
+    if len(lists) > 1:
+        raise DataError(f"{folder} has several lists of training images, {lists[0].name} and {lists[1].name}: give one")
+    return lists[0] if lists else None
+
+
+def _test_list_beside(train: Path) -> Path | None:
+    if not train.stem.endswith("train"):
+        return None
+    stem = train.stem.removesuffix("train")
+    names = (train.with_name(f"{stem}{name}{train.suffix}") for name in TEST_NAMES)
+    return next((path for path in names if path.is_file()), None)
+
+
+def _by_split_column(labelled: Labelled) -> tuple[Labelled, Labelled]:
+    strange = set(labelled.splits) - {"train", *TEST_NAMES}
+    if strange:
+        raise DataError(f"{labelled.source} has the split {min(strange)!r}: choose from train, {', '.join(TEST_NAMES)}")
+    test = next((name for name in TEST_NAMES if name in labelled.splits), None)
+    if test is None or "train" not in labelled.splits:
+        raise DataError(f"{labelled.source} has a column split, but no images of {'train' if test else 'test'}")
+    return labelled.where("train"), labelled.where(test)
+
+
+def _read(source: Path, options: OwnImages) -> Labelled:
+    if source.is_dir():
+        return _read_folder(source, options.class_depth)
+    if source.suffix.lower() not in LIST_ENDINGS:
+        raise DataError(f"{source} is neither a folder nor a list ({', '.join(LIST_ENDINGS)})")
+    return read_list(source, options.image_root)
+
+
+def _read_folder(folder: Path, class_depth: int | None) -> Labelled:
+    labelled = Labelled(folder, folder)
+    for place, content in list_images(folder).items():
+        if content.images and not place:
+            raise DataError(f"{folder / content.images[0]} is not in a folder named like its class")
+        if not content.images and not content.folders:
+            others = f", only {content.others} other files" if content.others else ""
+            raise DataError(f"{folder / place} holds no images{others}")
+        # Some systems write accents as characters of their own: the same class must not get two names.
+        name = unicodedata.normalize("NFC", "/".join(place.split("/")[:class_depth]))
+        labelled.paths += [f"{place}/{image}" for image in content.images]
+        labelled.names += [name] * len(content.images)
+    return labelled
+
+
+def _files(labelled: Labelled, classes: list[str]) -> ImageFiles:
+    index = {name: label for label, name in enumerate(classes)}
+    if len(index) != len(classes):
+        raise DataError(f"{labelled.source}: two classes have the same name")
+    try:
+        labels = [index[name] for name in labelled.names]
+    except KeyError as unknown:
+        path = labelled.paths[labelled.names.index(unknown.args[0])]
+        raise DataError(
+            f"{labelled.source}: {path} is of class {unknown}, which is not among the {len(classes)} training classes"
+        ) from None
+    return ImageFiles(labelled.root, labelled.paths, labels)
+
+
+def _by_number_or_name(name: str) -> tuple[float, str]:
+    return (int(name), "") if name.isdecimal() else (float("inf"), name)

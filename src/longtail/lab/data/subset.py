@@ -1,0 +1,170 @@
+"""Long-tailed subsets of a data set, as in section 5.1 of the paper."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from longtail.counts import IntArray, class_counts, long_tailed_counts, to_numpy
+from longtail.lab.data.errors import DataError
+from longtail.lab.files import write_atomically
+
+__all__ = ["LongTailedSubset", "long_tailed_subset"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongTailedSubset:
+    """Which samples of a data set a long-tailed subset holds, and how they were chosen.
+
+    Example:
+        >>> subset = long_tailed_subset([0, 1, 0, 1, 0, 1, 0, 1], imbalance=4)
+        >>> subset.counts, len(subset.indices), subset.sha256[:8]
+        (array([4, 1]), 5, '4884924c')
+    """
+
+    imbalance: float
+    profile: str
+    seed: int
+    counts: IntArray
+    """Samples of each class in the subset."""
+    indices: IntArray
+    """Sorted positions in the data set it was drawn from."""
+    labels_sha256: str
+    """Of the labels it was drawn from."""
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the indices: two subsets with the same one hold the same samples."""
+        return _sha256(self.indices)
+
+    def check_drawn_from(self, labels: Any) -> None:
+        """Refuse labels that are not those the subset was drawn from."""
+        if _sha256(to_numpy(labels)) != self.labels_sha256:
+            raise DataError("the subset was drawn from other labels: the data set is not the same, or in another order")
+
+    def save(self, path: Path, dataset: str, classes: Sequence[str]) -> None:
+        """Write a manifest: all of this, the hash, and the data set's name and class index."""
+        manifest = {
+            "version": VERSION,
+            "dataset": dataset,
+            "classes": list(classes),
+            "imbalance": self.imbalance,
+            "profile": self.profile,
+            "seed": self.seed,
+            "counts": self.counts.tolist(),
+            "labels_sha256": self.labels_sha256,
+            "sha256": self.sha256,
+            "indices": self.indices.tolist(),
+        }
+        write_atomically(path, json.dumps(manifest, ensure_ascii=False) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a manifest that :meth:`save` wrote, and refuse one that was changed since."""
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            subset = cls(
+                imbalance=manifest["imbalance"],
+                profile=manifest["profile"],
+                seed=manifest["seed"],
+                counts=np.array(manifest["counts"], dtype=np.int64),
+                indices=np.array(manifest["indices"], dtype=np.int64),
+                labels_sha256=manifest["labels_sha256"],
+            )
+            expected = manifest["sha256"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is not a manifest of a subset: {type(error).__name__} {error}") from None
+        if subset.sha256 != expected:
+            raise DataError(f"{path} was changed: its indices hash to {subset.sha256}, not to {expected}")
+        return subset
+
+
+def long_tailed_subset(
+    labels: Any,
+    imbalance: float,
+    seed: int = 0,
+    *,
+    profile: str = "exponential",
+    max_count: int | None = None,
+    classes: Sequence[str] | None = None,
+) -> LongTailedSubset:
+    r"""Choose a long-tailed subset of a data set.
+
+    .. math:: n_i = \lfloor n_{\max} \cdot \rho^{-i/(C-1)} \rfloor
+
+    Class :math:`i` keeps the first :math:`n_i` of its samples in an order that depends on the seed alone, so subsets
+    of one seed are nested: the one at imbalance 100 is inside the one at 50. Seed s chooses the images that LDAM-DRW's
+    ``rand_number=s`` chooses, the subset that most papers on long-tailed CIFAR use (s = 0). Imbalance 1 without
+    ``max_count`` is the data set as it is.
+
+    Args:
+        labels: class indices, shape (N,).
+        imbalance: largest over smallest class, :math:`\rho \ge 1`.
+        seed: which samples are chosen; their numbers do not depend on it.
+        profile: ``"exponential"`` (the paper) or ``"step"``.
+        max_count: :math:`n_{\max}`, samples of the first class; all that it has by default.
+        classes: class names, for error messages.
+
+    Returns:
+        The subset: ``indices`` are sorted.
+
+    Example:
+        >>> labels = [0] * 100 + [1] * 100 + [2] * 100
+        >>> long_tailed_subset(labels, imbalance=100).counts
+        array([100,  10,   1])
+
+    Reference:
+        Cui et al., *Class-Balanced Loss Based on Effective Number of Samples*, CVPR 2019, section 5.1.
+    """
+    values = to_numpy(labels)
+    available = class_counts(values)
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be in [0, 2**32), got {seed}")
+    counts = long_tailed_counts(max_count or int(available[0]) or 1, len(available), imbalance, profile)
+    if imbalance == 1 and max_count is None:
+        counts = available
+    _check_enough(counts, available, imbalance, profile, classes)
+    # The legacy generator: its stream is frozen for all versions of NumPy, so a seed means the same images forever.
+    shuffle = np.random.RandomState(seed).shuffle
+    chosen = []
+    for label, count in enumerate(counts):
+        samples = np.flatnonzero(values == label)
+        shuffle(samples)
+        chosen.append(samples[:count])
+    return LongTailedSubset(
+        imbalance=float(imbalance),
+        profile=profile,
+        seed=int(seed),
+        counts=counts,
+        indices=np.sort(np.concatenate(chosen)).astype(np.int64),
+        labels_sha256=_sha256(values),
+    )
+
+
+def _check_enough(
+    counts: IntArray, available: IntArray, imbalance: float, profile: str, classes: Sequence[str] | None
+) -> None:
+    short = np.flatnonzero(counts > available)
+    if not short.size:
+        return
+    label = int(short[0])
+    name = f"{label} ({classes[label]})" if classes else str(label)
+    shrink = min(float(have) / float(want) for have, want in zip(available, counts, strict=True))
+    enough = int(counts[0] * shrink)
+    remedy = f": max_count {enough} would do" if enough else ""
+    raise DataError(
+        f"class {name} has {available[label]} samples, fewer than the {counts[label]} of "
+        f"imbalance {imbalance:g} ({profile}) with {counts[0]} in the first class{remedy}"
+    )
+
+
+def _sha256(values: Any) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values, dtype="<i8").tobytes()).hexdigest()

@@ -1,0 +1,73 @@
+"""A data set in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from longtail.counts import IntArray, class_counts, imbalance_factor
+from longtail.lab.data.dataset import ImageDataset
+from longtail.lab.data.subset import LongTailedSubset
+from longtail.weights import effective_number
+
+__all__ = ["BETAS", "GROUPS", "class_groups", "summarize"]
+
+BETAS = (0.9, 0.99, 0.999, 0.9999)
+"""Those of the paper."""
+
+GROUPS = ("many", "medium", "few")
+"""More than 100 training images, 20 to 100, fewer than 20."""
+
+
+def class_groups(counts: Any) -> IntArray:
+    """The place in ``GROUPS`` of each class.
+
+    Example:
+        >>> class_groups([500, 101, 100, 20, 19])
+        array([0, 0, 1, 1, 2])
+    """
+    values = np.asarray(counts)
+    groups: IntArray = (values <= 100).astype(np.int64) + (values < 20)
+    return groups
+
+
+def summarize(dataset: ImageDataset, subset: LongTailedSubset | None = None) -> dict[str, Any]:
+    """Counts, imbalance, groups and effective numbers, ready for JSON.
+
+    Example:
+        >>> from longtail.lab.data.digits import open_digits
+        >>> summary = summarize(open_digits())
+        >>> summary["train_images"], summary["groups"]["many"]
+        (1297, {'classes': 10, 'images': 1297})
+    """
+    counts = dataset.counts
+    test_counts = class_counts(dataset.test.labels.numpy(), len(dataset.classes))
+    groups = class_groups(counts)
+    effective = {str(beta): effective_number(counts, beta) for beta in BETAS}
+    chosen = None
+    if subset:
+        chosen = {name: getattr(subset, name) for name in ("imbalance", "profile", "seed", "sha256")}
+    return {
+        "name": dataset.name,
+        "classes": len(dataset.classes),
+        "train_images": len(dataset.train),
+        "test_images": len(dataset.test),
+        "imbalance": imbalance_factor(counts),
+        "subset": chosen,
+        "groups": {
+            name: {"classes": int((groups == place).sum()), "images": int(counts[groups == place].sum())}
+            for place, name in enumerate(GROUPS)
+        },
+        "per_class": [
+            {
+                "name": name,
+                "train": int(counts[label]),
+                "test": int(test_counts[label]),
+                "group": GROUPS[groups[label]],
+                "effective": {beta: float(values[label]) for beta, values in effective.items()},
+            }
+            for label, name in enumerate(dataset.classes)
+        ],
+        "notes": list(dataset.notes),
+    }

@@ -1,0 +1,245 @@
+"""``longtail data``, as a user types it."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from longtail.lab.cli import main
+from longtail.lab.data import CATALOG, LongTailedSubset, long_tailed_subset, open_dataset
+from tests.lab.data.cifar_files import pack, write_release
+from tests.lab.data.test_decode import bomb
+
+LONGTAIL = Path(sys.executable).with_name("longtail")
+
+
+def run(capsys, *arguments):
+    """What a command prints to standard output and error, and its exit code."""
+    try:
+        main([str(argument) for argument in arguments])
+        code = 0
+    except SystemExit as exit_:
+        code = exit_.code or 0
+    return (*capsys.readouterr(), code)
+
+
+def draw(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8)).save(path)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    root = tmp_path / "photos"
+    for name, count in (("[bold]owl", 6), ("cat", 30)):
+        for place in range(count):
+            draw(root / name / f"{place}.png")
+    return root
+
+
+def test_list_tells_what_is_there(capsys, tmp_path):
+    write_release(tmp_path, "cifar-100-binary")
+    printed, _, code = run(capsys, "data", "list", "--data-dir", tmp_path, "--json")
+    found = {row["name"]: row["found"] for row in json.loads(printed)["datasets"]}
+    assert code == 0
+    assert {name for name, there in found.items() if there} == {"digits", "cifar20", "cifar100"}
+    printed, _, _ = run(capsys, "data", "list", "--data-dir", tmp_path)
+    assert [line.split()[1] for line in printed.splitlines() if line.startswith("cifar")] == ["-", "found", "found"]
+
+
+def test_show_prints_counts_groups_and_effective_numbers(capsys):
+    printed, noted, code = run(capsys, "data", "show", "digits", "--imbalance", "10")
+    assert (code, noted) == (0, "")
+    lines = printed.splitlines()
+    assert lines[0].startswith("digits at imbalance 10 (exponential, seed 0): 519 training images, 500 test images, 10")
+    assert "many (> 100): 1 classes, 128 images; medium (20-100): 7 classes" in printed
+    first = next(line for line in lines if line.startswith("0 "))
+    last = next(line for line in lines if line.startswith("9 "))
+    assert first.split()[1] == "128"
+    assert first.count("█") == 24
+    assert last.split() == ["9", "12", "██", "50", "7.2", "11.4", "11.9", "12.0"]
+
+
+def test_json_says_the_same_as_the_table_and_more(capsys):
+    printed, _, _ = run(capsys, "data", "show", "digits", "--imbalance", "10", "--json")
+    summary = json.loads(printed)
+    assert [row["train"] for row in summary["per_class"]] == [128, 99, 76, 59, 46, 35, 27, 21, 16, 12]
+    assert summary["imbalance"] == pytest.approx(128 / 12)
+    assert summary["groups"]["few"] == {"classes": 2, "images": 28}
+    assert summary["subset"]["sha256"] == long_tailed_subset(open_dataset("digits").train.labels, 10).sha256
+    assert summary["per_class"][9]["effective"]["0.9"] == pytest.approx((1 - 0.9**12) / 0.1)
+    printed, _, _ = run(capsys, "data", "show", "digits", "--json")
+    assert json.loads(printed)["subset"] is None
+
+
+def test_a_manifest_is_written_with_the_class_index(capsys, tmp_path):
+    manifest = tmp_path / "subset.json"
+    run(capsys, "data", "show", "digits", "--imbalance", "20", "--seed", "5", "--manifest", manifest)
+    assert json.loads(manifest.read_text())["classes"] == list("0123456789")
+    expected = long_tailed_subset(open_dataset("digits").train.labels, 20, 5)
+    assert LongTailedSubset.load(manifest).sha256 == expected.sha256
+
+
+def test_many_classes_are_shown_in_part(capsys, tmp_path):
+    write_release(tmp_path, "cifar-100-binary")
+    printed, noted, _ = run(capsys, "data", "show", "cifar100", "--data-dir", tmp_path)
+    rows = [line for line in printed.splitlines() if line.startswith("fine_")]
+    assert (len(rows), rows[0].split()[0], rows[-1].split()[0]) == (24, "fine_0", "fine_99")
+    assert "… 76 more …" in printed
+    assert "holds 100 images, the official release 50,000" in noted
+
+
+def test_names_of_classes_are_shown_as_they_are(capsys, photos):
+    printed, _, code = run(capsys, "data", "show", photos)
+    assert code == 0
+    assert "photos: 29 training images, 7 test images, 2 classes" in printed
+    assert "\n[bold]owl " in printed
+
+
+def test_broken_images_are_reported_or_stop_the_check(capsys, photos):
+    (photos / "cat" / "3.png").write_bytes(b"broken")
+    printed, error, code = run(capsys, "data", "check", photos)
+    assert (printed, code) == ("", 2)
+    assert error.startswith(f"error: {photos}/cat/3.png is no readable image: ")
+    assert error.count("\n") == 1
+    printed, _, code = run(capsys, "data", "check", photos, "--on-error", "skip")
+    assert code == 0
+    assert printed.splitlines()[-1] == "36 images, 1 broken"
+    printed, noted, code = run(capsys, "data", "show", photos, "--on-error", "skip")
+    assert code == 0
+    assert "skipped 1 of " in noted
+    assert f"{photos}/cat/3.png is no readable image" in noted
+    (photos / "cat" / "3.png").unlink()
+    assert run(capsys, "data", "check", photos)[0] == "35 images, 0 broken\n"
+
+
+BAD_INPUT = {
+    "missing folder": lambda root: (root / "gone", "unknown data set"),
+    "empty class": lambda root: ((root / "empty").mkdir() or root, "empty holds no images"),
+    "truncated image": lambda root: ((root / "cat" / "x.png").write_bytes(b"\x89PNG") and root, "cat/x.png is no"),
+    "image bomb": lambda root: ((root / "cat" / "x.png").write_bytes(bomb()) and root, "cat/x.png is refused"),
+    "symlink loop": lambda root: ((root / "cat" / "up").symlink_to("..") or root, "cat/up is a link that leads back"),
+    "label outside the names": lambda root: (
+        (root / "classes.txt").write_text("a") and (root / "l.txt").write_text("cat/1.png 3") and root / "l.txt",
+        "cat/1.png has label 3",
+    ),
+    "annotation of a missing image": lambda root: (
+        (root / "l.txt").write_text("cat/none.png 0") and root / "l.txt",
+        "l.txt names cat/none.png",
+    ),
+    "path that climbs out": lambda root: (
+        (root / "l.txt").write_text("../x.png 0") and root / "l.txt",
+        "l.txt, line 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_one_line_and_exit_code_2(capsys, photos, case):
+    data, message = BAD_INPUT[case](photos)
+    before = sorted(photos.parent.rglob("*"))
+    printed, error, code = run(capsys, "data", "check", data)
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert error.startswith("error: ")
+    assert message in error
+    assert sorted(photos.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "digits", "--imbalance", "0.5"], "imbalance must be a finite number >= 1"),
+        (
+            ["show", "digits", "--imbalance", "10", "--max-count", "500"],
+            "class 0 (0) has 128 samples, fewer than the 500",
+        ),
+        (["show", "digits", "--imbalance", "1000"], "leaves class"),
+        (["fetch", "imagenet"], "only to be had with an account"),
+        (["fetch", "digits"], "nothing to fetch"),
+        (["fetch", "cifar11"], "did you mean 'cifar10'"),
+        (["show", "cifar10", "--data-dir", "nowhere"], "cifar10 is not in nowhere"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_code_2(capsys, arguments, message):
+    printed, error, code = run(capsys, "data", *arguments)
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert message in error
+
+
+def test_debug_shows_the_traceback(capsys):
+    with pytest.raises(ValueError, match="unknown data set"):
+        main(["data", "show", "nothing", "--debug"])
+
+
+def test_the_installed_command_helps_a_newcomer():
+    def longtail(*arguments, **options):
+        return subprocess.run([LONGTAIL, *arguments], capture_output=True, text=True, check=False, **options)
+
+    alone, helped = longtail(), longtail("--help")
+    assert alone.stdout == helped.stdout
+    assert helped.returncode == 0
+    assert "First: longtail data show digits" in helped.stdout
+    assert longtail("--version").stdout.startswith("longtail 0.")
+    shown = longtail("data", "show", "--help").stdout
+    for word in ("--imbalance", "--on-error", "--class-depth", "Example: longtail data show cifar10 --imbalance 100"):
+        assert word in shown
+    wrong = longtail("data", "show", "digits", "--imbalanse", "10")
+    assert wrong.returncode == 2
+    assert "--imbalance" in wrong.stderr
+    plain = longtail("data", "show", "digits", env=os.environ | {"PYTHONIOENCODING": "ascii:replace"})
+    assert plain.returncode == 0
+    assert "########" in plain.stdout
+    assert "\x1b[" not in plain.stdout
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    command = f"{LONGTAIL} data show digits --json | head -n 1"
+    finished = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert finished.stdout == "{\n"
+    assert "Traceback" not in finished.stderr
+    assert "Exception" not in finished.stderr
+
+
+def test_without_the_extra_the_command_says_what_to_install(monkeypatch, capsys):
+    for module in [name for name in sys.modules if name.startswith("longtail.lab.cli.") or name.startswith("tyro")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    _, error, code = run(capsys, "data", "list")
+    assert code == 2
+    assert error == "error: tyro is missing: pip install 'longtail[lab]'\n"
+
+
+def test_fetch_downloads_verifies_and_unpacks_from_a_mirror(capsys, tmp_path, monkeypatch):
+    """The whole way of an archive, from a real server on this machine."""
+    (tmp_path / "site").mkdir()
+    write_release(tmp_path / "made", "cifar-10-batches-bin")
+    (archive,) = CATALOG["cifar10"].archives
+    pack(tmp_path / "made", "cifar-10-batches-bin", tmp_path / "site" / archive.name)
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "site"))
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    command = ["data", "fetch", "cifar10", "--data-dir", tmp_path / "data"]
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        command += ["--mirror", f"http://127.0.0.1:{server.server_port}/"]
+        _, error, code = run(capsys, *command)
+        assert code == 2
+        assert error.splitlines()[-1].startswith("error: http://127.0.0.1:")
+        assert f"its md5 should be {archive.md5}, but is" in error
+        assert list((tmp_path / "data").iterdir()) == []
+        checksum = hashlib.md5((tmp_path / "site" / archive.name).read_bytes()).hexdigest()
+        entry = dataclasses.replace(CATALOG["cifar10"], archives=(dataclasses.replace(archive, md5=checksum),))
+        monkeypatch.setitem(CATALOG, "cifar10", entry)
+        printed, _, code = run(capsys, *command)
+        server.shutdown()
+    assert (code, printed) == (0, f"cifar10 is in {tmp_path}/data\n")
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["cifar-10-batches-bin"]
+    assert run(capsys, "data", "show", "cifar10", "--data-dir", tmp_path / "data")[2] == 0

@@ -1,0 +1,135 @@
+"""Long-tailed subsets: the paper's numbers, the images that others use, nested, and saved with a hash."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longtail.lab.data import DataError, LongTailedSubset, long_tailed_subset
+
+BALANCED = {"cifar10": (10, 5000), "cifar20": (20, 2500), "cifar100": (100, 500)}
+IMBALANCES = (10, 20, 50, 100, 200)
+TOTALS = {
+    "cifar10": (20431, 17023, 13996, 12406, 11203),
+    "cifar20": (19954, 16396, 13204, 11514, 10225),
+    "cifar100": (19573, 15907, 12608, 10847, 9502),
+}
+
+
+def shuffled_labels(classes, count, seed=1):
+    return np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), count))
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_totals_are_those_of_the_paper(name):
+    labels = shuffled_labels(*BALANCED[name])
+    subsets = [long_tailed_subset(labels, imbalance) for imbalance in IMBALANCES]
+    assert tuple(len(subset.indices) for subset in subsets) == TOTALS[name]
+    for subset in subsets:
+        assert np.bincount(labels[subset.indices]).tolist() == subset.counts.tolist()
+
+
+def test_seed_chooses_the_images_of_the_subset_that_others_use():
+    """What LDAM-DRW does, written down independently: NumPy's global generator, classes in order, shuffle, cut."""
+    labels = shuffled_labels(10, 500)
+    for seed in (0, 7):
+        np.random.seed(seed)  # noqa: NPY002 - it is what they do
+        expected = []
+        for label in range(10):
+            samples = np.where(labels == label)[0]
+            np.random.shuffle(samples)  # noqa: NPY002
+            expected += samples[: int(500 * 0.01 ** (label / 9.0))].tolist()
+        assert long_tailed_subset(labels, 100, seed).indices.tolist() == sorted(expected)
+
+
+def test_imbalance_one_is_the_original_set_whatever_its_counts():
+    labels = [2, 0, 1, 1, 2, 2, 2]
+    assert long_tailed_subset(labels, 1).indices.tolist() == list(range(7))
+
+
+def test_step_imbalance_halves_the_classes():
+    subset = long_tailed_subset(shuffled_labels(4, 100), 20, profile="step")
+    assert subset.counts.tolist() == [100, 100, 5, 5]
+
+
+@given(
+    counts=st.lists(st.integers(100, 200), min_size=2, max_size=6),
+    imbalances=st.tuples(st.floats(3, 50), st.floats(3, 50)),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_subsets_of_one_seed_are_nested_and_repeatable(counts, imbalances, seed):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    smaller, larger = (
+        long_tailed_subset(labels, imbalance, seed, max_count=100) for imbalance in sorted(imbalances, reverse=True)
+    )
+    assert set(smaller.indices) <= set(larger.indices)
+    again = long_tailed_subset(labels, max(imbalances), seed, max_count=100)
+    assert again.indices.tolist() == smaller.indices.tolist() == sorted(smaller.indices.tolist())
+
+
+def test_another_seed_chooses_others_of_the_same_number():
+    labels = shuffled_labels(10, 100)
+    first, second = (long_tailed_subset(labels, 10, seed) for seed in (0, 1))
+    assert first.counts.tolist() == second.counts.tolist()
+    assert first.sha256 != second.sha256
+
+
+def test_asking_for_more_than_a_class_has_names_the_class_and_what_would_do():
+    labels = np.repeat([0, 1, 2], [100, 8, 100])
+    with pytest.raises(DataError, match=r"class 1 \(owl\) has 8 samples, fewer than the 31 of imbalance 10 .*25 would"):
+        long_tailed_subset(labels, 10, classes=["cat", "owl", "dog"])
+    with pytest.raises(DataError, match="class 0 has 100 samples, fewer than the 101"):
+        long_tailed_subset(labels, 10, max_count=101)
+
+
+def test_the_max_count_of_the_error_would_really_do():
+    labels = np.repeat([0, 1, 2], [100, 8, 100])
+    with pytest.raises(DataError) as error:
+        long_tailed_subset(labels, 10)
+    enough = int(str(error.value).rpartition("max_count ")[2].split()[0])
+    assert long_tailed_subset(labels, 10, max_count=enough).counts[1] <= 8
+
+
+@pytest.mark.parametrize(
+    "options", [{"imbalance": 0.5}, {"imbalance": 10, "seed": -1}, {"imbalance": 10, "profile": "x"}]
+)
+def test_wrong_options_are_refused_by_name(options):
+    with pytest.raises(ValueError, match=r"imbalance must|seed must|unknown profile"):
+        long_tailed_subset([0, 0, 1, 1], **options)
+
+
+def test_a_manifest_comes_back_as_it_was_and_holds_the_class_index(tmp_path):
+    labels = shuffled_labels(3, 50)
+    subset = long_tailed_subset(labels, 10, seed=3)
+    subset.save(tmp_path / "deep" / "subset.json", "birds", ["eule", "spatz", "ζ"])
+    manifest = json.loads((tmp_path / "deep" / "subset.json").read_text())
+    assert (manifest["dataset"], manifest["classes"]) == ("birds", ["eule", "spatz", "ζ"])
+    assert manifest["sha256"] == hashlib.sha256(np.array(manifest["indices"], "<i8").tobytes()).hexdigest()
+    loaded = LongTailedSubset.load(tmp_path / "deep" / "subset.json")
+    assert loaded.indices.tolist() == subset.indices.tolist()
+    assert (loaded.imbalance, loaded.profile, loaded.seed, loaded.sha256) == (10.0, "exponential", 3, subset.sha256)
+    loaded.check_drawn_from(labels)
+    with pytest.raises(DataError, match="other labels"):
+        loaded.check_drawn_from(labels[::-1])
+
+
+def test_a_changed_manifest_is_refused(tmp_path):
+    path = tmp_path / "subset.json"
+    long_tailed_subset(shuffled_labels(3, 50), 10).save(path, "birds", "abc")
+    manifest = json.loads(path.read_text())
+    manifest["indices"][0] += 1
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=r"subset\.json was changed"):
+        LongTailedSubset.load(path)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"version": 1}'])
+def test_what_is_no_manifest_is_refused_by_name(tmp_path, content):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(DataError, match=r"x\.json is not a manifest"):
+        LongTailedSubset.load(tmp_path / "x.json")
+    with pytest.raises(DataError, match=r"y\.json is not a manifest"):
+        LongTailedSubset.load(tmp_path / "y.json")
