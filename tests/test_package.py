@@ -26,6 +26,7 @@ PUBLIC = {
     "longtail.theory": "expected_volume marginal_contribution simulate_covering",
     "longtail.lab.data": """
         Batch CATALOG DataError GROUPS ImageDataset ImageFiles InMemoryImages Loader LongTailedSubset OwnImages Shard
+        SubsetOptions
         broken_images class_groups data_folder evaluation_loader fetch_dataset in_order long_tailed_subset open_dataset
         shuffled summarize training_loader
     """,
@@ -33,7 +34,7 @@ PUBLIC = {
 
 # Left to right: a room imports only rooms before it.
 ROOMS = ["_checks", "counts", "weights", "functional", "losses", "heads", "theory", "__init__"]
-ROOMS += ["lab.__init__", "lab.files", "lab.data", "lab.cli"]
+ROOMS += ["lab.__init__", "lab.files", "lab.data", "lab.models", "lab.cli"]
 
 
 def run(*command, **options):

@@ -83,7 +83,7 @@ def test_json_says_the_same_as_the_table_and_more(capsys):
 
 def test_a_manifest_is_written_with_the_class_index(capsys, tmp_path):
     manifest = tmp_path / "subset.json"
-    run(capsys, "data", "show", "digits", "--imbalance", "20", "--seed", "5", "--manifest", manifest)
+    run(capsys, "data", "show", "digits", "--imbalance", "20", "--subset-seed", "5", "--manifest", manifest)
     assert json.loads(manifest.read_text())["classes"] == list("0123456789")
     expected = long_tailed_subset(open_dataset("digits").train.labels, 20, 5)
     assert LongTailedSubset.load(manifest).sha256 == expected.sha256

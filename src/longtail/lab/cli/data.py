@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from rich.console import Console
@@ -18,14 +17,12 @@ from tyro.extras import SubcommandApp
 from longtail.lab.data import (
     CATALOG,
     DataError,
-    ImageDataset,
     ImageFiles,
-    LongTailedSubset,
     OwnImages,
+    SubsetOptions,
     broken_images,
     data_folder,
     fetch_dataset,
-    long_tailed_subset,
     open_dataset,
     summarize,
 )
@@ -49,20 +46,6 @@ Own = Annotated[OwnImages, OmitArgPrefixes]
 
 ROWS = 24
 BAR = 24
-
-
-@dataclass(frozen=True, kw_only=True)
-class Subset:
-    """A long-tailed subset of the training images."""
-
-    imbalance: float | None = None
-    """Largest over smallest class; without it the data set is taken as it is."""
-    profile: Literal["exponential", "step"] = "exponential"
-    """How the classes shrink: each by the same factor, or the second half all at once."""
-    max_count: int | None = None
-    """Images of the first class; all that it has by default."""
-    seed: int = 0
-    """Which images are chosen."""
 
 
 @app.command(name="list")
@@ -90,7 +73,7 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 @app.command(name="show")
 def show(
     data: Data,
-    subset: Annotated[Subset, OmitArgPrefixes] = Subset(),  # noqa: B008 - it is frozen
+    subset: Annotated[SubsetOptions, OmitArgPrefixes] = SubsetOptions(),  # noqa: B008 - it is frozen
     data_dir: DataDir = None,
     own: Own = OwnImages(),  # noqa: B008 - it is frozen
     on_error: OrSkip = "stop",
@@ -105,7 +88,7 @@ def show(
     dataset = open_dataset(data, data_dir, own=own, on_error=on_error, console=_progress())
     for note in dataset.notes:
         _progress().print(note, highlight=False, markup=False, soft_wrap=True)
-    dataset, chosen = _choose(dataset, subset)
+    dataset, chosen = subset.choose(dataset)
     if manifest:
         chosen.save(manifest, dataset.name, dataset.classes)
     summary = summarize(dataset, chosen if subset.imbalance else None)
@@ -151,18 +134,6 @@ def fetch(name: Name, data_dir: DataDir = None, mirror: Mirror = None) -> None:
     """
     folder = fetch_dataset(name, data_dir, mirror=mirror, console=_progress())
     _console().print(f"{name} is in {folder}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _choose(dataset: ImageDataset, options: Subset) -> tuple[ImageDataset, LongTailedSubset]:
-    chosen = long_tailed_subset(
-        dataset.train.labels,
-        options.imbalance or 1,
-        options.seed,
-        profile=options.profile,
-        max_count=options.max_count,
-        classes=dataset.classes,
-    )
-    return dataset.with_train(chosen.indices), chosen
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

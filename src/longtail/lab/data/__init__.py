@@ -7,7 +7,7 @@ from longtail.lab.data.dataset import ImageDataset, ImageFiles, InMemoryImages
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.loaders import Batch, Loader, evaluation_loader, training_loader
 from longtail.lab.data.own_images import OwnImages
-from longtail.lab.data.subset import LongTailedSubset, long_tailed_subset
+from longtail.lab.data.subset import LongTailedSubset, SubsetOptions, long_tailed_subset
 from longtail.lab.data.summary import GROUPS, class_groups, summarize
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "LongTailedSubset",
     "OwnImages",
     "Shard",
+    "SubsetOptions",
     "broken_images",
     "class_groups",
     "data_folder",

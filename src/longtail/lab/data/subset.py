@@ -7,15 +7,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from longtail.counts import IntArray, class_counts, long_tailed_counts, to_numpy
+from longtail.lab.data.dataset import ImageDataset
 from longtail.lab.data.errors import DataError
 from longtail.lab.files import write_atomically
 
-__all__ = ["LongTailedSubset", "long_tailed_subset"]
+__all__ = ["LongTailedSubset", "SubsetOptions", "long_tailed_subset"]
 
 VERSION = 1
 
@@ -147,6 +148,39 @@ def long_tailed_subset(
         indices=np.sort(np.concatenate(chosen)).astype(np.int64),
         labels_sha256=_sha256(values),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubsetOptions:
+    """A long-tailed subset of the training images.
+
+    Example:
+        >>> from longtail.lab.data import open_dataset
+        >>> digits, subset = SubsetOptions(imbalance=10).choose(open_dataset("digits"))
+        >>> len(digits.train), subset.imbalance
+        (519, 10.0)
+    """
+
+    imbalance: float | None = None
+    """Largest over smallest class; without it the data set is taken as it is."""
+    profile: Literal["exponential", "step"] = "exponential"
+    """How the classes shrink: each by the same factor, or the second half all at once."""
+    max_count: int | None = None
+    """Images of the first class; all that it has by default."""
+    subset_seed: int = 0
+    """Which images are chosen."""
+
+    def choose(self, dataset: ImageDataset) -> tuple[ImageDataset, LongTailedSubset]:
+        """The data set with the chosen training images alone, and which those are."""
+        chosen = long_tailed_subset(
+            dataset.train.labels,
+            1 if self.imbalance is None else self.imbalance,
+            self.subset_seed,
+            profile=self.profile,
+            max_count=self.max_count,
+            classes=dataset.classes,
+        )
+        return dataset.with_train(chosen.indices), chosen
 
 
 def _check_enough(
