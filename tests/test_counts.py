@@ -192,7 +192,7 @@ def test_step_profile():
         ((0, 10, 10), "max_count must be at least 1, got 0"),
         ((10, 0, 10), "num_classes must be at least 1, got 0"),
         ((10, 10, 0.5), "imbalance must be a finite number >= 1, got 0.5"),
-        ((10, 10, float("nan")), "imbalance must be a finite number >= 0, got nan"),
+        ((10, 10, float("nan")), "imbalance must be a finite number >= 1, got nan"),
         ((10, 10, 100), "imbalance 100 leaves class 5 without samples at max_count 10"),
         ((10, 10, 10, "exp"), "unknown profile 'exp': did you mean 'exponential'"),
         ((10, 10, 10, "steps"), "unknown profile 'steps': did you mean 'step'"),

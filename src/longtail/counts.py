@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import Any, overload
 
 import numpy as np
@@ -159,9 +161,9 @@ def long_tailed_counts(max_count: int, num_classes: int, imbalance: float, profi
     check_choice("profile", profile, ("exponential", "step"))
     check_positive_integer("max_count", max_count)
     check_positive_integer("num_classes", num_classes)
-    check_non_negative("imbalance", imbalance)
-    if imbalance < 1:
+    if isinstance(imbalance, Real) and not 1 <= imbalance < math.inf:
         raise ValueError(f"imbalance must be a finite number >= 1, got {imbalance}")
+    check_non_negative("imbalance", imbalance)
     ranks = np.arange(num_classes)
     if profile == "exponential":
         depth = ranks / max(num_classes - 1, 1)

@@ -53,3 +53,19 @@ for number in range(10**9):
         content = (tmp_path / "a").read_bytes()
         assert len(content) == 2_000_000
         assert len(set(content)) == 1
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path):
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    write_atomically(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(OSError, match="Not a file that can be replaced"):
+            write_atomically(path, "x")
+    assert os.listdir(tmp_path) == ["pipe"]

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-__all__ = ["Cache", "write_atomically"]
+__all__ = ["Cache", "atomic_file", "cache_folder", "write_atomically"]
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file so that whoever looks, and whenever the process dies, finds the old one or the new one, whole."""
     data = content.encode() if isinstance(content, str) else content
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes its place when all is written, and never if writing fails."""
+    path = Path(os.path.realpath(path))  # a link stays, and what it leads to is replaced
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "Not a file that can be replaced", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())
@@ -36,6 +48,15 @@ def _umask() -> int:
     return mask
 
 
+def cache_folder() -> Path:
+    """``longtail`` in the user's cache folder, or, for who has none, in the folder of temporary files."""
+    try:
+        home = Path.home() / ".cache"
+    except RuntimeError:
+        home = Path(tempfile.gettempdir())
+    return Path(os.environ.get("XDG_CACHE_HOME") or home) / "longtail"
+
+
 class Cache:
     """What was found out about a folder, in the user's cache folder: it may be lost, and is found out again.
 
@@ -47,8 +68,7 @@ class Cache:
 
     def __init__(self, kind: str, folder: Path, version: int = 1) -> None:
         key = hashlib.sha256(os.fsencode(os.path.abspath(folder))).hexdigest()[:16]
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        self.path = home / "longtail" / kind / f"{key}.json"
+        self.path = cache_folder() / kind / f"{key}.json"
         self.version = version
 
     def load(self) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
-from longtail.lab.cli import main
+from longtail.lab.cli import data, main, output
 from longtail.lab.data import CATALOG, LongTailedSubset, long_tailed_subset, open_dataset
 from tests.lab.data.cifar_files import pack, write_release
 from tests.lab.data.test_decode import bomb
@@ -61,7 +62,7 @@ def test_show_prints_counts_groups_and_effective_numbers(capsys):
     assert (code, noted) == (0, "")
     lines = printed.splitlines()
     assert lines[0].startswith("digits at imbalance 10 (exponential, seed 0): 519 training images, 500 test images, 10")
-    assert "many (> 100): 1 classes, 128 images; medium (20-100): 7 classes" in printed
+    assert "many (> 100): 1 class, 128 images; medium (20-100): 7 classes" in printed
     first = next(line for line in lines if line.startswith("0 "))
     last = next(line for line in lines if line.startswith("9 "))
     assert first.split()[1] == "128"
@@ -94,7 +95,7 @@ def test_many_classes_are_shown_in_part(capsys, tmp_path):
     printed, noted, _ = run(capsys, "data", "show", "cifar100", "--data-dir", tmp_path)
     rows = [line for line in printed.splitlines() if line.startswith("fine_")]
     assert (len(rows), rows[0].split()[0], rows[-1].split()[0]) == (24, "fine_0", "fine_99")
-    assert "… 76 more …" in printed
+    assert "24 of 100 classes, evenly spread" in printed
     assert "holds 100 images, the official release 50,000" in noted
 
 
@@ -123,7 +124,7 @@ def test_broken_images_are_reported_or_stop_the_check(capsys, photos):
 
 
 BAD_INPUT = {
-    "missing folder": lambda root: (root / "gone", "unknown data set"),
+    "missing folder": lambda root: (root / "gone", "gone does not exist"),
     "empty class": lambda root: ((root / "empty").mkdir() or root, "empty holds no images"),
     "truncated image": lambda root: ((root / "cat" / "x.png").write_bytes(b"\x89PNG") and root, "cat/x.png is no"),
     "image bomb": lambda root: ((root / "cat" / "x.png").write_bytes(bomb()) and root, "cat/x.png is refused"),
@@ -160,7 +161,7 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, photos, case):
         (["show", "digits", "--imbalance", "0.5"], "imbalance must be a finite number >= 1"),
         (
             ["show", "digits", "--imbalance", "10", "--max-count", "500"],
-            "class 0 (0) has 128 samples, fewer than the 500",
+            "max_count 500 is more than the 128 samples of class 0 (0)",
         ),
         (["show", "digits", "--imbalance", "1000"], "leaves class"),
         (["fetch", "imagenet"], "only to be had with an account"),
@@ -243,3 +244,44 @@ def test_fetch_downloads_verifies_and_unpacks_from_a_mirror(capsys, tmp_path, mo
     assert (code, printed) == (0, f"cifar10 is in {tmp_path}/data\n")
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["cifar-10-batches-bin"]
     assert run(capsys, "data", "show", "cifar10", "--data-dir", tmp_path / "data")[2] == 0
+
+
+def test_all_broken_images_are_named(capsys, photos):
+    for place in (3, 5):
+        (photos / "cat" / f"{place}.png").write_bytes(b"broken")
+    (photos / "cat" / "link.png").symlink_to("nowhere.png")
+    _, error, code = run(capsys, "data", "check", photos)
+    assert code == 2
+    assert [line.split()[1] for line in error.splitlines()] == [
+        f"{photos}/cat/{name}.png" for name in ("3", "5", "link")
+    ]
+
+
+def test_a_narrow_terminal_keeps_the_counts(capsys, monkeypatch):
+    monkeypatch.setattr(output, "console", lambda: Console(width=60))
+    monkeypatch.setattr(data, "console", lambda: Console(width=60))
+    printed, _, _ = run(capsys, "data", "show", "digits")
+    row = next(line for line in printed.splitlines() if line.startswith("0 "))
+    assert row.split()[1] == "128"
+    assert row.split()[3] == "50"
+    assert len(row) <= 60
+
+
+def test_ascii_and_closed_outputs_are_no_reason_to_fail():
+    def longtail(arguments, **options):
+        return subprocess.run(
+            f"{LONGTAIL} {arguments}", shell=True, capture_output=True, text=True, check=False, **options
+        )
+
+    ascii_only = longtail("data show digits", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (ascii_only.returncode, ascii_only.stderr) == (0, "")
+    full = longtail("--version > /dev/full")
+    assert full.returncode == 2
+    assert full.stderr.count("\n") == 1
+
+
+def test_a_manifest_of_own_images_names_them(capsys, photos, tmp_path):
+    run(capsys, "data", "show", photos, "--manifest", tmp_path / "m.json")
+    manifest = json.loads((tmp_path / "m.json").read_text())
+    assert len(manifest["paths"]) == len(manifest["indices"]) == 29
+    assert all((photos / path).is_file() for path in manifest["paths"])

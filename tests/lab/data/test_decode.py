@@ -180,3 +180,29 @@ def test_a_broken_image_names_its_file_in_one_line(tmp_path, name, read):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"gone\.jpg is no readable image: .*No such file"):
         read_image(tmp_path / "gone.jpg")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_tiff_is_turned_once(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = save(tmp_path / "photo.tif", photo(40, 30), exif=exif)
+    upright = photo(40, 30)
+    expected = {
+        **{1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1]},
+        **{5: upright.swapaxes(0, 1), 6: np.rot90(upright, -1), 8: np.rot90(upright)},
+        7: np.rot90(upright, 2).swapaxes(0, 1),
+    }[orientation]
+    assert (read_image(path) == expected).all()
+
+
+def test_a_transparent_colour_of_an_rgb_image_is_white_too(tmp_path):
+    Image.new("RGB", (4, 4), (255, 0, 0)).save(tmp_path / "t.png", transparency=(255, 0, 0))
+    assert (read_image(tmp_path / "t.png") == 255).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_thirty_two_bits_of_grey_are_refused(tmp_path, dtype):
+    Image.fromarray(np.full((4, 4), 200, dtype)).save(tmp_path / "deep.tif")
+    with pytest.raises(DataError, match=r"deep\.tif is no readable image: 32 bits of grey"):
+        read_image(tmp_path / "deep.tif")

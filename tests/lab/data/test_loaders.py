@@ -291,3 +291,40 @@ def test_any_size_can_be_cropped_from_any_image(tmp_path_factory, size, width, h
     crop = read_crop(path, size, lambda w, h: centre_box(w, h, 7 / 8))
     assert crop.shape == (3, size, size)
     assert abs(crop.float().mean() - 90) <= 2
+
+
+@pytest.mark.parametrize(("rank", "processes"), [(-1, 1), (1, 1), (2, 2), (0, 0)])
+def test_a_process_that_does_not_exist_is_refused(rank, processes):
+    with pytest.raises(ValueError, match="rank must be in"):
+        Shard(rank, processes)
+
+
+@pytest.mark.parametrize("start", [-1, 4])
+def test_a_batch_that_does_not_exist_is_refused(start):
+    with pytest.raises(ValueError, match=r"start must be in \[0, 3\] for 3 batches"):
+        next(training_loader(numbered(9), 3).epoch(0, start=start))
+
+
+def test_an_order_of_any_kind_but_always_as_long():
+    loader = training_loader(numbered(9), 9, order=lambda epoch: list(range(9))[::-1])
+    assert which(next(loader.epoch(0))) == list(range(9))[::-1]
+    longer = training_loader(numbered(9), 9, order=lambda epoch: np.arange(9)[: 9 - epoch][::-1])
+    assert len(next(longer.epoch(0)).labels) == 9
+    with pytest.raises(ValueError, match="order gives 8 samples in epoch 1, but 9 in epoch 0"):
+        next(longer.epoch(1))
+
+
+def test_images_in_any_order_in_memory_are_cropped_alike():
+    dataset = numbered(9)
+    last = dataset.train.images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    other = ImageDataset(
+        name="x",
+        classes=dataset.classes,
+        train=InMemoryImages(last, dataset.train.labels),
+        test=dataset.test,
+        mean=dataset.mean,
+        std=dataset.std,
+        pad=2,
+    )
+    one, two = (next(training_loader(each, 9).epoch(0)).images for each in (dataset, other))
+    assert torch.equal(one, two)

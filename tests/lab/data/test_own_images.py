@@ -253,6 +253,10 @@ def test_what_is_neither_a_name_nor_there_is_refused_with_the_nearest_name(tmp_p
     draw(tmp_path / "one.png")
     with pytest.raises(DataError, match=r"one\.png is neither a folder nor a list"):
         open_dataset(tmp_path / "one.png")
+    with pytest.raises(DataError, match="folder/nowhere does not exist"):
+        open_dataset("folder/nowhere")
+    with pytest.raises(ValueError, match="unknown data set ''"):
+        open_dataset("")
 
 
 def test_broken_images_are_skipped_counted_and_named(tmp_path):
@@ -292,6 +296,114 @@ def test_a_checked_file_is_decoded_again_only_if_it_changed(tmp_path, monkeypatc
     open_dataset(tmp_path, on_error="skip")
     assert checked == []
     (tmp_path / "train" / "a" / "0.png").write_bytes(b"now it is broken")
-    with pytest.raises(DataError, match="class 'a' has no training images"):
+    with pytest.raises(DataError, match=r"class 'a' has no training images that can be read: \S*train/a/0\.png is no"):
         open_dataset(tmp_path, on_error="skip")
     assert checked == ["0.png"]
+
+
+def test_split_folders_are_known_whatever_their_case_and_unused_ones_are_noted(tmp_path):
+    for path in ("Train/a/1.png", "TEST/a/2.png", "val/a/3.png"):
+        draw(tmp_path / path)
+    dataset = open_dataset(tmp_path)
+    assert dataset.classes == ("a",)
+    assert dataset.notes == (f"{tmp_path}/val is not used",)
+
+
+def test_class_folders_that_are_the_same_number_have_one_order(tmp_path):
+    for name in ("1", "01", "001", "2"):
+        for place in range(2):
+            draw(tmp_path / name / f"{place}.png")
+    assert open_dataset(tmp_path).classes == ("001", "01", "1", "2")
+
+
+@pytest.mark.parametrize("depth", [0, -1])
+def test_a_class_is_at_least_one_folder_deep(tmp_path, depth):
+    with pytest.raises(ValueError, match="class_depth must be at least 1"):
+        open_dataset(tmp_path, own=OwnImages(class_depth=depth))
+
+
+def test_options_for_own_images_are_refused_for_named_data_sets():
+    with pytest.raises(DataError, match="digits has its own classes and test images"):
+        open_dataset("digits", own=OwnImages(test_fraction=0.1))
+
+
+def test_images_that_are_trained_and_tested_on_are_noted(tmp_path):
+    images(tmp_path)
+    (tmp_path / "train.txt").write_text("0.png 0\n1.png 1\n")
+    (tmp_path / "test.txt").write_text("1.png 1\n2.png 0\n")
+    assert open_dataset(tmp_path).notes == (
+        f"1 images are in both the training and the test set, such as {tmp_path.resolve()}/1.png",
+    )
+
+
+def test_an_image_that_is_named_twice_does_not_get_into_both_sets(tmp_path):
+    images(tmp_path)
+    (tmp_path / "all.txt").write_text("0.png a\n0.png a\n1.png b\n2.png b\n")
+    with pytest.raises(DataError, match=r"all\.txt names an image twice"):
+        open_dataset(tmp_path / "all.txt")
+    (tmp_path / "all.txt").write_text("0.png a\n1.png a\n0.png b\n2.png b\n")
+    with pytest.raises(DataError, match=r"all\.txt names 0\.png twice, as 'a' and as 'b'"):
+        open_dataset(tmp_path / "all.txt")
+
+
+def test_files_that_are_no_images_are_noted(tmp_path):
+    for path in ("a/1.png", "a/2.jfif.png", "a/3.png"):
+        draw(tmp_path / path)
+    (tmp_path / "a" / "4.heic").touch()
+    assert open_dataset(tmp_path).notes == ("1 files are not known as images, such as a/4.heic",)
+
+
+@pytest.mark.parametrize("label", ["5000000000", "1000000", "9" * 5000])
+def test_a_huge_label_is_refused_at_once(tmp_path, label):
+    images(tmp_path)
+    (tmp_path / "train.txt").write_text(f"0.png 0\n1.png {label}\n")
+    with pytest.raises(DataError, match=r"train\.txt has the label \d{1,40}: 1,000,000 classes are the most"):
+        open_dataset(tmp_path)
+
+
+def test_dots_in_names_do_not_lead_out_and_neither_do_links_to_the_folder(tmp_path):
+    draw(tmp_path / "real" / "..a.png")
+    draw(tmp_path / "real" / "b..c.png")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real" / "train.txt").write_text(f"..a.png 0\n{tmp_path.resolve()}/real/b..c.png 0\n")
+    (tmp_path / "real" / "test.txt").write_text("./..a.png 0\n")
+    assert len(open_dataset(tmp_path / "link").train) == 2
+
+
+def test_line_separators_within_a_label_do_not_end_a_line(tmp_path):
+    images(tmp_path)
+    (tmp_path / "birds.csv").write_text("path,label,split\n0.png,a\u2028b,train\n1.png,a\u2028b,test\n")
+    assert open_dataset(tmp_path / "birds.csv").classes == ("a\u2028b",)
+    (tmp_path / "birds.csv").write_text('path,label\n0.png,"' + "x" * 200_000)
+    with pytest.raises(DataError, match=r"birds\.csv, line \d: field larger"):
+        open_dataset(tmp_path / "birds.csv")
+
+
+def test_class_folders_whose_names_are_no_text_can_be_saved(tmp_path):
+    import os
+
+    for place in range(3):
+        draw(tmp_path / os.fsdecode(b"caf\xe9") / f"{place}.png")
+    dataset = open_dataset(tmp_path)
+    assert dataset.classes == ("caf\\xe9",)
+    long_tailed_subset(dataset.train.labels, 1).save(tmp_path / "subset.json", "x", dataset.classes)
+
+
+def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
+    from longtail.lab.data import broken
+
+    for name in ("a/0.png", "a/1.png", "a/2.png"):
+        draw(tmp_path / name)
+    check = broken.check_image
+
+    def denied(path):
+        try:
+            raise PermissionError(13, "Permission denied")
+        except OSError:
+            raise DataError(f"{path} is no readable image: Permission denied")  # noqa: B904 - as the real one does
+
+    monkeypatch.setattr(broken, "check_image", denied)
+    with pytest.raises(DataError, match="Permission denied"):
+        open_dataset(tmp_path, on_error="skip")
+    monkeypatch.setattr(broken, "check_image", check)
+    assert len(open_dataset(tmp_path, on_error="skip").train) == 2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longtail.lab.data import DataError, LongTailedSubset, long_tailed_subset
+from longtail.lab.data import DataError, LongTailedSubset, SubsetOptions, long_tailed_subset, open_dataset
 
 BALANCED = {"cifar10": (10, 5000), "cifar20": (20, 2500), "cifar100": (100, 500)}
 IMBALANCES = (10, 20, 50, 100, 200)
@@ -81,7 +81,7 @@ def test_asking_for_more_than_a_class_has_names_the_class_and_what_would_do():
     labels = np.repeat([0, 1, 2], [100, 8, 100])
     with pytest.raises(DataError, match=r"class 1 \(owl\) has 8 samples, fewer than the 31 of imbalance 10 .*25 would"):
         long_tailed_subset(labels, 10, classes=["cat", "owl", "dog"])
-    with pytest.raises(DataError, match="class 0 has 100 samples, fewer than the 101"):
+    with pytest.raises(DataError, match="max_count 101 is more than the 100 samples of class 0"):
         long_tailed_subset(labels, 10, max_count=101)
 
 
@@ -133,3 +133,47 @@ def test_what_is_no_manifest_is_refused_by_name(tmp_path, content):
         LongTailedSubset.load(tmp_path / "x.json")
     with pytest.raises(DataError, match=r"y\.json is not a manifest"):
         LongTailedSubset.load(tmp_path / "y.json")
+
+
+@given(
+    counts=st.lists(st.integers(1, 60), min_size=2, max_size=6),
+    imbalance=st.floats(1.01, 30),
+    profile=st.sampled_from(["exponential", "step"]),
+)
+def test_whatever_is_said_to_do_does(counts, imbalance, profile):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    try:
+        long_tailed_subset(labels, imbalance, profile=profile)
+    except DataError as error:
+        if "max_count" in str(error):
+            enough = int(str(error).rpartition("max_count ")[2].split()[0])
+            long_tailed_subset(labels, imbalance, profile=profile, max_count=enough)
+    except ValueError:  # a class without samples, whatever the max_count
+        return
+
+
+def test_the_first_half_of_a_step_is_equal_where_classes_are_not():
+    labels = np.repeat([0, 1, 2, 3], [120, 100, 90, 130])
+    assert long_tailed_subset(labels, 10, profile="step").counts.tolist() == [100, 100, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_count": 0, "imbalance": 10}, "max_count must be at least 1"),
+        ({"max_count": 10**19, "imbalance": 10}, "is more than the"),
+        ({"imbalance": 0}, "imbalance must be a finite number >= 1, got 0"),
+        ({"imbalance": -3}, "imbalance must be a finite number >= 1, got -3"),
+        ({"imbalance": float("nan")}, "imbalance must be a finite number >= 1, got nan"),
+        ({"profile": "step"}, "profile step would do nothing without an imbalance"),
+        ({"subset_seed": 3}, "subset_seed 3 would do nothing without an imbalance"),
+    ],
+)
+def test_options_of_a_subset_are_refused_by_name(options, message):
+    with pytest.raises(ValueError, match=message):
+        SubsetOptions(**options).choose(open_dataset("digits"))
+
+
+def test_a_data_set_can_be_given_for_its_labels():
+    digits = open_dataset("digits")
+    assert long_tailed_subset(digits.train, 10).sha256 == long_tailed_subset(digits.train.labels, 10).sha256

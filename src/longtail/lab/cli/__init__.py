@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -23,32 +24,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
-    if given == ["--version"]:
-        sys.stdout.write(f"longtail {longtail.__version__}\n")
-        return
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A β is no reason to fail where only ASCII can be shown.
+            stream.reconfigure(errors="replace")
     try:
-        _run(given or ["--help"])
+        if given == ["--version"]:
+            sys.stdout.write(f"longtail {longtail.__version__}\n")
+        else:
+            _run(given or ["--help"])
+        sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         # Whoever read the output has seen enough; without this, Python complains once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (ValueError, OSError) as error:
-        if debug:
+    except Exception as error:
+        code = getattr(error, "exit_code", 2 if isinstance(error, (ValueError, OSError)) else None)
+        if debug or code is None:
             raise
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
-        sys.exit(2)
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        sys.stderr.write(f"{'' if code == 130 else 'error: '}{' '.join(text.split())}\n")
+        sys.exit(code)
 
 
 def _run(arguments: list[str]) -> None:
     try:
-        from tyro.conf import DisallowNone, FlagCreatePairsOff
+        from tyro.conf import DisallowNone, SuppressFixed
 
-        from longtail.lab.cli.app import app
+        from longtail.lab.cli.app import make_app
     except ModuleNotFoundError as missing:
         package = (missing.name or "").split(".")[0]
         if package == "longtail":
             raise
         raise ValueError(f"{package} is missing: pip install 'longtail[lab]'") from None
-    app.cli(prog="longtail", description=DESCRIPTION, args=arguments, config=(DisallowNone, FlagCreatePairsOff))
+    make_app(arguments).cli(
+        prog="longtail", description=DESCRIPTION, args=arguments, config=(DisallowNone, SuppressFixed)
+    )

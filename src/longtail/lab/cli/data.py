@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +14,7 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg
 from tyro.extras import SubcommandApp
 
+from longtail.lab.cli.output import console, print_json, progress
 from longtail.lab.data import (
     CATALOG,
     DataError,
@@ -58,24 +59,24 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     found = {name: entry.is_in(folder) for name, entry in CATALOG.items()}
     if as_json:
         rows = [{"name": name, "about": CATALOG[name].about, "found": there} for name, there in found.items()]
-        _print_json({"folder": str(folder), "datasets": rows})
+        print_json({"folder": str(folder), "datasets": rows})
         return
     table = Table(box=None, pad_edge=False, title_justify="left", title=f"Data sets in {folder}")
     for column in ("name", "", "what it is"):
         table.add_column(column)
     for name, there in found.items():
         table.add_row(name, "found" if there else "-", CATALOG[name].about)
-    console = _console()
-    console.print(table)
-    console.print("\nlongtail data fetch NAME gets one; a folder of your own images needs no name.", highlight=False)
+    out = console()
+    out.print(table)
+    out.print("\nlongtail data fetch NAME gets one; a folder of your own images needs no name.", highlight=False)
 
 
 @app.command(name="show")
 def show(
     data: Data,
-    subset: Annotated[SubsetOptions, OmitArgPrefixes] = SubsetOptions(),  # noqa: B008 - it is frozen
+    subset: Annotated[SubsetOptions, OmitArgPrefixes] = SubsetOptions(),
     data_dir: DataDir = None,
-    own: Own = OwnImages(),  # noqa: B008 - it is frozen
+    own: Own = OwnImages(),
     on_error: OrSkip = "stop",
     manifest: Manifest = None,
     as_json: AsJson = False,
@@ -85,15 +86,17 @@ def show(
     Example: longtail data show cifar10 --imbalance 100
 
     """
-    dataset = open_dataset(data, data_dir, own=own, on_error=on_error, console=_progress())
+    dataset = open_dataset(data, data_dir, own=own, on_error=on_error, console=progress())
     for note in dataset.notes:
-        _progress().print(note, highlight=False, markup=False, soft_wrap=True)
+        progress().print(note, highlight=False, markup=False, soft_wrap=True)
     dataset, chosen = subset.choose(dataset)
     if manifest:
-        chosen.save(manifest, dataset.name, dataset.classes)
-    summary = summarize(dataset, chosen if subset.imbalance else None)
+        files = dataset.train
+        paths = {"paths": [os.fsdecode(path) for path in files.paths]} if isinstance(files, ImageFiles) else {}
+        chosen.save(manifest, dataset.name, dataset.classes, **paths)
+    summary = summarize(dataset, chosen if subset.imbalance or subset.max_count else None)
     if as_json:
-        _print_json(summary)
+        print_json(summary)
     else:
         _print_summary(summary)
 
@@ -102,7 +105,7 @@ def show(
 def check(
     data: Data,
     data_dir: DataDir = None,
-    own: Own = OwnImages(),  # noqa: B008 - it is frozen
+    own: Own = OwnImages(),
     on_error: OrCount = "stop",
 ) -> None:
     """Read every image, and name those that are broken.
@@ -115,14 +118,15 @@ def check(
     for split in (dataset.train, dataset.test):
         images += len(split)
         if isinstance(split, ImageFiles):
-            broken += list(broken_images(split, _progress()).values())
+            broken += list(broken_images(split, progress()).values())
     if broken and on_error == "stop":
-        others = f" ({len(broken) - 1:,} others are broken, too)" if len(broken) > 1 else ""
-        raise DataError(f"{broken[0]}{others}")
-    console = _console()
+        for line in broken[:-1]:
+            sys.stderr.write(f"error: {line}\n")
+        raise DataError(broken[-1])
+    out = console()
     for line in broken:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{images:,} images, {len(broken):,} broken", highlight=False)
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
+    out.print(f"{images:,} images, {len(broken):,} broken", highlight=False)
 
 
 @app.command(name="fetch")
@@ -132,12 +136,12 @@ def fetch(name: Name, data_dir: DataDir = None, mirror: Mirror = None) -> None:
     Example: longtail data fetch cifar10
 
     """
-    folder = fetch_dataset(name, data_dir, mirror=mirror, console=_progress())
-    _console().print(f"{name} is in {folder}", highlight=False, markup=False, soft_wrap=True)
+    folder = fetch_dataset(name, data_dir, mirror=mirror, console=progress())
+    console().print(f"{name} is in {folder}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
-    console = _console()
+    out = console()
     subset = summary["subset"]
     how = f" at imbalance {subset['imbalance']:g} ({subset['profile']}, seed {subset['seed']})" if subset else ""
     lines = [
@@ -145,58 +149,52 @@ def _print_summary(summary: dict[str, Any]) -> None:
         f"{summary['classes']:,} classes",
         f"largest class over smallest: {summary['imbalance']:.4g}",
         "; ".join(
-            f"{name} ({size}): {group['classes']:,} classes, {group['images']:,} images"
+            f"{name} ({size}): {_number(group['classes'], 'class', 'es')}, {_number(group['images'], 'image', 's')}"
             for (name, group), size in zip(summary["groups"].items(), ("> 100", "20-100", "< 20"), strict=True)
         ),
     ]
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print()
-    console.print(_class_table(summary, _bar_character(console)))
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
+    out.print()
+    out.print(_class_table(summary, _bar_character(out), out.width))
+    out.print("\nE: effective number of n images, (1-βⁿ)/(1-β)", highlight=False)
     if subset:
-        console.print(f"\nsha256 of the chosen images: {subset['sha256']}", highlight=False, soft_wrap=True)
+        out.print(f"sha256 of the chosen images: {subset['sha256']}", highlight=False, soft_wrap=True)
 
 
-def _class_table(summary: dict[str, Any], bar: str) -> Table:
+def _number(count: int, noun: str, plural: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else plural}"
+
+
+def _class_table(summary: dict[str, Any], bar: str, width: int) -> Table:
+    """Counts first: a narrow terminal gets shorter bars and fewer effective numbers."""
     classes = summary["per_class"]
+    bar_length, betas = (BAR, 4) if width >= 100 else (BAR // 2, 2) if width >= 75 else (BAR // 2, 0)
+    shown = list(classes[0]["effective"])[4 - betas :]
     most = max(row["train"] for row in classes)
     table = Table(box=None, pad_edge=False)
     table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=32)
     table.add_column("images", justify="right")
     table.add_column("")
     table.add_column("test", justify="right")
-    for beta in classes[0]["effective"]:
+    for beta in shown:
         table.add_column(f"E(β={beta})", justify="right", no_wrap=True)
-    for place, row in _some(classes):
-        if row is None:
-            table.add_row(f"… {place:,} more …")
-            continue
-        effective = (f"{value:,.1f}" for value in row["effective"].values())
-        length = max(1, round(BAR * row["train"] / most))
+    for row in _some(classes):
+        effective = (f"{row['effective'][beta]:,.1f}" for beta in shown)
+        length = max(1, round(bar_length * row["train"] / most))
         table.add_row(Text(row["name"]), f"{row['train']:,}", bar * length, f"{row['test']:,}", *effective)
+    if len(classes) > ROWS:
+        table.caption = f"{ROWS} of {len(classes):,} classes, evenly spread; --json has all"
+        table.caption_justify = "left"
     return table
 
 
-def _some(classes: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any] | None]]:
-    """All classes, or as many as fit, evenly spread over them; where some are left out, how many."""
+def _some(classes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All classes, or as many as fit, evenly spread over them."""
     if len(classes) <= ROWS:
-        return list(enumerate(classes))
-    shown = np.linspace(0, len(classes) - 1, ROWS).round().astype(int).tolist()
-    return [(place, classes[place]) for place in shown] + [(len(classes) - ROWS, None)]
+        return classes
+    return [classes[place] for place in np.linspace(0, len(classes) - 1, ROWS).round().astype(int)]
 
 
 def _bar_character(console: Console) -> str:
     return "█" if console.encoding.lower().startswith("utf") else "#"
-
-
-def _print_json(content: Any) -> None:
-    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def _console() -> Console:
-    """Results: standard output, as wide as the table needs to be where it is not a terminal."""
-    return Console(width=None if sys.stdout.isatty() else 160)
-
-
-def _progress() -> Console:
-    return Console(stderr=True)

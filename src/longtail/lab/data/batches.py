@@ -32,6 +32,10 @@ class Shard:
     rank: int = 0
     processes: int = 1
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.processes:
+            raise ValueError(f"rank must be in [0, {self.processes}) for {self.processes} processes, got {self.rank}")
+
 
 def shuffled(count: int, seed: int) -> Order:
     """All of ``count`` samples, each once, in an order drawn from (seed, epoch).
@@ -73,15 +77,28 @@ class BatchPlan:
         (slice(2, 4, None), 4)
     """
 
-    def __init__(self, count: int, batch_size: int, shard: Shard = Shard()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, count: int, batch_size: int, shard: Shard = Shard()) -> None:
         check_positive_integer("count", count)
         check_positive_integer("batch_size", batch_size)
-        self.shard = shard
+        self.shard, self.count = shard, count
         self._edges = _cut(count, math.ceil(count / batch_size))
         self.smallest = count // len(self)
 
     def __len__(self) -> int:
         return len(self._edges) - 1
+
+    def samples(self, order: Order, epoch: int) -> IntArray:
+        """The samples of an epoch, all of them."""
+        samples = np.ascontiguousarray(order(epoch), dtype=np.int64)
+        if len(samples) != self.count:
+            raise ValueError(f"order gives {len(samples)} samples in epoch {epoch}, but {self.count} in epoch 0")
+        return samples
+
+    def batches_from(self, start: int) -> range:
+        """The batches of an epoch from ``start`` on."""
+        if not 0 <= start <= len(self):
+            raise ValueError(f"start must be in [0, {len(self)}] for {len(self)} batches, got {start}")
+        return range(start, len(self))
 
     def part(self, batch: int) -> tuple[slice, int]:
         """Where in the epoch's order this process finds its part of a batch, and how large the whole batch is."""

@@ -29,7 +29,11 @@ def without_broken_images(dataset: ImageDataset, console: Console | None = None)
         if broken:
             notes.append(f"skipped {len(broken):,} of {len(images):,} {split} images")
             notes += broken.values()
-    return replace(dataset, train=splits["train"], test=splits["test"], notes=tuple(notes))
+    try:
+        return replace(dataset, train=splits["train"], test=splits["test"], notes=tuple(notes))
+    except DataError as error:
+        reasons = "; ".join(note for note in notes[len(dataset.notes) :] if not note.startswith("skipped"))
+        raise DataError(f"{error} that can be read: {reasons:.400}") from None
 
 
 def broken_images(files: ImageFiles, console: Console | None = None) -> dict[int, str]:
@@ -55,10 +59,12 @@ def broken_images(files: ImageFiles, console: Console | None = None) -> dict[int
         found = threads.map(lambda place: _reason(paths[place]), new)
         if console and console.is_terminal:
             found = iter(track(found, f"checking {files.root}", len(new), console=console, transient=True))
-        for place, reason in zip(new, found, strict=True):
-            known[str(paths[place])] = [stamps[place], reason]
-    if new:
-        cache.save(known)
+        try:
+            for place, (reason, lasting) in zip(new, found, strict=True):
+                known[str(paths[place])] = [stamps[place] if lasting else "", reason]
+        finally:
+            if new:
+                cache.save(known)
     return {place: known[str(path)][1] for place, path in enumerate(paths) if known[str(path)][1]}
 
 
@@ -68,12 +74,15 @@ def _stamp(path: Path) -> str:
         found = path.stat()
     except OSError:
         return ""
-    return f"{found.st_size} {found.st_mtime_ns}"
+    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
-def _reason(path: Path) -> str:
+def _reason(path: Path) -> tuple[str, bool]:
+    """What is wrong with an image, if anything, and whether it will be until the file changes."""
     try:
         check_image(path)
     except DataError as error:
-        return str(error)
-    return ""
+        # Rights, a disk that is away: the file itself may be good.
+        passing = isinstance(error.__context__, OSError) and error.__context__.errno is not None
+        return str(error), not passing
+    return "", True

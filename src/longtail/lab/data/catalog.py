@@ -21,6 +21,7 @@ from longtail.lab.data.fetch import Archive, fetch
 from longtail.lab.data.imagenet import open_imagenet
 from longtail.lab.data.inaturalist import open_inaturalist
 from longtail.lab.data.own_images import OwnImages, open_own_images
+from longtail.lab.files import cache_folder
 
 __all__ = ["CATALOG", "OnError", "data_folder", "fetch_dataset", "open_dataset"]
 
@@ -133,14 +134,14 @@ def data_folder(given: Path | str | None = None) -> Path:
     """
     if given or os.environ.get("LONGTAIL_DATA"):
         return Path(given or os.environ["LONGTAIL_DATA"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longtail" / "data"
+    return cache_folder() / "data"
 
 
 def open_dataset(
     data: str | Path,
     data_dir: Path | str | None = None,
     *,
-    own: OwnImages = OwnImages(),  # noqa: B008 - it is frozen
+    own: OwnImages = OwnImages(),
     on_error: OnError = "stop",
     console: Console | None = None,
 ) -> ImageDataset:
@@ -161,9 +162,13 @@ def open_dataset(
     """
     check_choice("on_error", on_error, ("stop", "skip"))
     if str(data) in CATALOG:
+        if own != OwnImages():
+            raise DataError(f"{data} has its own classes and test images: other ones are only for your own images")
         dataset = CATALOG[str(data)].open(data_folder(data_dir))
-    elif Path(data).exists():
+    elif str(data) and Path(data).exists():
         dataset = open_own_images(Path(data), own, check_lists=on_error == "stop")
+    elif os.sep in str(data) or Path(data).suffix:
+        raise DataError(f"{data} does not exist")
     else:
         check_choice("data set", str(data), tuple(CATALOG), ", or give an existing folder or list of your own images")
     return without_broken_images(dataset, console) if on_error == "skip" else dataset

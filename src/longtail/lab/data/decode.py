@@ -110,30 +110,29 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise DataError(f"{path} is refused: more than {Image.MAX_IMAGE_PIXELS:,} pixels") from None
     except Exception as error:  # a broken file can raise anything: OSError, SyntaxError, EOFError, zlib.error, …
-        reason = getattr(error, "strerror", None) or str(error).replace(f" {str(path)!r}", " it")
+        reason = getattr(error, "strerror", None) or str(error).replace(f" {str(path)!r}", "")
         reason = " ".join(reason.split()) or type(error).__name__
         raise DataError(f"{path} is no readable image: {reason}") from None
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "RGB":
-        image.load()
-        return image
-    if image.mode.startswith("I"):
-        # 16 bits of grey: Pillow would cut them off at 255.
-        grey = np.asarray(image).astype(np.float64)
-        return Image.fromarray(np.clip(grey / 257, 0, 255).round().astype(np.uint8)).convert("RGB")
+    if image.mode.startswith("I;16"):
+        # Pillow would cut 16 bits of grey off at 255.
+        return Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError("32 bits of grey, of which nobody knows what is black and white: save it with 8 or 16")
     if image.has_transparency_data:
         # On white, as viewers show it; dropping the transparency would uncover whatever colour is stored below.
         opaque = Image.new("RGBA", image.size, "white")
         opaque.alpha_composite(image.convert("RGBA"))
         return opaque.convert("RGB")
-    return image.convert("RGB")
+    image.load()
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _turn(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
     """How to set upright what a camera stored lying."""
-    # Only JPEG and TIFF put the tag where reading it does not decode the image.
-    known = "exif" in image.info or image.format == "TIFF"
+    # Pillow turns a TIFF by itself; other formats without this entry have no tag.
+    known = "exif" in image.info and image.format != "TIFF"
     method = UPRIGHT.get(image.getexif().get(EXIF_ORIENTATION, 1)) if known else None
     return (lambda picture: picture) if method is None else (lambda picture: picture.transpose(method))

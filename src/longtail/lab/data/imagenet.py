@@ -67,7 +67,8 @@ def _find_images(folder: Path) -> tuple[Path, Path]:
                 if (images / "train").is_dir():
                     return root, images
     where = f"{folder} or its folders imagenet, ILSVRC2012 and ILSVRC"
-    raise DataError(f"no ImageNet in {where}: looked for train/ and Data/CLS-LOC/train/")
+    account = "it is only to be had with an account at https://image-net.org"
+    raise DataError(f"no ImageNet in {where}: looked for train/ and Data/CLS-LOC/train/; {account}")
 
 
 def _find_file(beside: Sequence[Path], name: Path) -> Path | None:

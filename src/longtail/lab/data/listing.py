@@ -12,7 +12,10 @@ from longtail.lab.files import Cache
 
 __all__ = ["list_images"]
 
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pnm")
+IMAGE_ENDINGS = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".avif", ".jp2", ".j2k"),
+    *(".gif", ".bmp", ".tif", ".tiff", ".tga", ".ppm", ".pgm", ".pbm", ".pnm"),
+)
 
 # The clock of a file system may be this coarse: a folder changed so shortly before it was listed may change again
 # without a new time of change.
@@ -23,12 +26,13 @@ COARSE_CLOCK_NS = 2_000_000_000
 class Folder:
     """What one folder held when it was listed."""
 
-    changed_ns: int
+    changed: str
+    """Times of its last change: of its content, which anybody can set, and the system's own, which nobody can."""
     settled: bool
-    """Whether it had been left alone for long enough that the next change shows in ``changed_ns``."""
+    """Whether it had been left alone for long enough that the next change shows in ``changed``."""
     folders: list[str]
     images: list[str]
-    others: int
+    others: list[str]
     """Files that are no images."""
 
 
@@ -36,11 +40,11 @@ def list_images(root: Path) -> dict[str, Folder]:
     """All folders below ``root`` with the names of their images, both sorted; hidden files and folders do not count.
 
     Folders are keyed by their path from ``root`` with ``/`` between the parts; ``root`` itself is ``""``. Links are
-    followed. A folder that has not changed since the last time is not read again: its time of change, which the system
-    sets whenever something in it appears, disappears or is renamed, is compared with the cache.
+    followed. A folder that has not changed since the last time is not read again: its times of change, which the system
+    sets whenever something in it appears, disappears or is renamed, are compared with the cache.
     """
     top = os.path.abspath(root)
-    cache = Cache("listings", root)
+    cache = Cache("listings", root, version=2)
     known = {place: Folder(**folder) for place, folder in cache.load().items()}
     listing: dict[str, Folder] = {}
     waiting: list[tuple[str, tuple[str, ...]]] = [("", (os.path.realpath(top),))]
@@ -62,23 +66,22 @@ def list_images(root: Path) -> dict[str, Folder]:
 
 def _list_folder(path: str, known: Folder | None) -> Folder:
     try:
-        changed_ns = os.stat(path).st_mtime_ns
-        if known and known.settled and known.changed_ns == changed_ns:
+        status = os.stat(path)
+        changed = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+        if known and known.settled and known.changed == changed:
             return known
-        folders, images, others = [], [], 0
+        folders, images, others = [], [], []
         with os.scandir(path) as entries:
             for entry in entries:
                 if entry.name.startswith(".") or entry.name == "__MACOSX":
                     continue
                 if entry.is_dir():
                     folders.append(entry.name)
-                elif not entry.name.lower().endswith(IMAGE_ENDINGS):
-                    others += 1
-                elif entry.is_file():
+                elif entry.name.lower().endswith(IMAGE_ENDINGS):
                     images.append(entry.name)
                 else:
-                    raise DataError(f"{entry.path} is no file: a broken link?")
+                    others.append(entry.name)
     except OSError as error:
         raise DataError(f"cannot read {error.filename or path}: {error.strerror}") from None
-    settled = time.time_ns() - changed_ns > COARSE_CLOCK_NS
-    return Folder(changed_ns, settled, sorted(folders), sorted(images), others)
+    settled = time.time_ns() - status.st_ctime_ns > COARSE_CLOCK_NS
+    return Folder(changed, settled, sorted(folders), sorted(images), sorted(others))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from longtail.lab.data.errors import DataError
 
 __all__ = ["LIST_ENDINGS", "Labelled", "read_list"]
 
 LIST_ENDINGS = (".txt", ".csv", ".tsv")
-PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path")
-LABEL_COLUMNS = ("label", "class", "category", "target", "class_name")
+PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path", "img", "img_path")
+LABEL_COLUMNS = ("label", "class", "category", "target", "class_name", "species", "y")
+MOST_CLASSES = 1_000_000
 SPLIT_COLUMN = "split"
 
 
@@ -30,6 +33,8 @@ class Labelled:
     """What the column ``split`` of a CSV file says, if it has one."""
     classes: list[str] | None = None
     """All class names in the order of their index, where the source has one."""
+    left_out: list[str] = field(default_factory=list)
+    """Files beside the images that are none."""
 
     def where(self, split: str) -> Labelled:
         """The images of one split."""
@@ -51,12 +56,7 @@ def read_list(source: Path, root: Path | None = None) -> Labelled:
         root: folder that the paths start from; by default the one that the list is in.
     """
     labelled = Labelled(root or source.parent, source)
-    try:
-        text = source.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(f"{source} is not UTF-8 text") from None
-    except OSError as error:
-        raise DataError(f"cannot read {source}: {error.strerror}") from None
+    text = _read_text(source)
     if source.suffix.lower() == ".txt":
         _read_lines(text, labelled)
     else:
@@ -64,6 +64,15 @@ def read_list(source: Path, root: Path | None = None) -> Labelled:
     if not labelled.paths:
         raise DataError(f"{source} lists no images")
     return labelled
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8 text") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
 
 
 def check_files_exist(labelled: Labelled) -> None:
@@ -75,7 +84,7 @@ def check_files_exist(labelled: Labelled) -> None:
 
 
 def _read_lines(text: str, labelled: Labelled) -> None:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         parts = line.rsplit(maxsplit=1)
         if len(parts) == 1:
             raise DataError(f"{labelled.source}, line {number}: {line.strip()!r} is not a path and a label")
@@ -88,11 +97,13 @@ def _read_lines(text: str, labelled: Labelled) -> None:
 
 def _name_indices(labelled: Labelled) -> None:
     """Class indices → class names, by ``classes.txt`` or as they are."""
+    long = next((name for name in labelled.names if len(name) > 9 or int(name) >= MOST_CLASSES), None)
+    if long:
+        raise DataError(f"{labelled.source} has the label {long:.40}: {MOST_CLASSES:,} classes are the most")
     indices = [int(name) for name in labelled.names]
     names_file = labelled.source.with_name("classes.txt")
     if names_file.is_file():
-        names = names_file.read_text(encoding="utf-8-sig").splitlines()
-        labelled.classes = [name.strip() for name in names if name.strip()]
+        labelled.classes = [name.strip() for name in _read_text(names_file).split("\n") if name.strip()]
     else:
         labelled.classes = [str(index) for index in range(max(indices, default=-1) + 1)]
     for path, index in zip(labelled.paths, indices, strict=True):
@@ -105,7 +116,14 @@ def _name_indices(labelled: Labelled) -> None:
 def _read_table(text: str, labelled: Labelled) -> None:
     header = text.partition("\n")[0]
     delimiter = max(",;\t", key=header.count)
-    rows = csv.reader(text.splitlines(keepends=True), delimiter=delimiter)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        _read_rows(rows, labelled)
+    except csv.Error as error:
+        raise DataError(f"{labelled.source}, line {rows.line_num}: {error}") from None
+
+
+def _read_rows(rows: Any, labelled: Labelled) -> None:
     columns = [name.strip().lower() for name in next(rows, [])]
     path_column = next((columns.index(name) for name in PATH_COLUMNS if name in columns), None)
     label_column = next((columns.index(name) for name in LABEL_COLUMNS if name in columns), None)
@@ -131,12 +149,19 @@ def _read_table(text: str, labelled: Labelled) -> None:
 def _inside(path: str, labelled: Labelled, line: int) -> str:
     """The path from the root, if that is where it leads."""
     if os.path.isabs(path) or ".." in path:
-        path = os.path.relpath(os.path.normpath(labelled.root / path), labelled.root)
-        if path.startswith(".."):
+        inside = [_from(root, path) for root in (labelled.root, labelled.root.resolve())]
+        if not any(inside):
             raise DataError(f"{labelled.source}, line {line}: the path leads out of {labelled.root}")
+        path = inside[0] or inside[1]
     if not path:
         raise DataError(f"{labelled.source}, line {line}: no path")
     return path
+
+
+def _from(root: Path, path: str) -> str:
+    """The path as it is seen from the root, or nothing if it is elsewhere."""
+    relative = os.path.relpath(os.path.normpath(root / path), root)
+    return "" if relative.split(os.sep)[0] == ".." else relative
 
 
 def _is_whole_number(text: str) -> bool:

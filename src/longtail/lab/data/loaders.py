@@ -66,7 +66,7 @@ def training_loader(
     order: Order | None = None,
     augment: bool = True,
     image_size: int = 224,
-    shard: Shard = Shard(),  # noqa: B008 - it is frozen
+    shard: Shard = Shard(),
     device: torch.device | str = "cpu",
     workers: int | None = None,
 ) -> Loader:
@@ -107,7 +107,7 @@ def evaluation_loader(
     *,
     images: Images | None = None,
     image_size: int = 224,
-    shard: Shard = Shard(),  # noqa: B008 - it is frozen
+    shard: Shard = Shard(),
     device: torch.device | str = "cpu",
     workers: int | None = None,
 ) -> Loader:
@@ -204,7 +204,7 @@ class _PadCropFlip:
 
     def __init__(self, images: Tensor, pad: int, flip: bool, seed: int) -> None:
         self.shape, self.seed = images.shape[1:], seed
-        padded = F.pad(images, (pad, pad, pad, pad))
+        padded = F.pad(images, (pad, pad, pad, pad)).contiguous()
         if flip:
             padded = torch.cat([padded, padded.flip(3)])
         self.choices = [2 if flip else 1, 2 * pad + 1, 2 * pad + 1]
@@ -238,11 +238,11 @@ class _InMemoryLoader:
         return len(self.plan)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        order = self.order(epoch)
+        order = self.plan.samples(self.order, epoch)
         device = self.labels.device
         drawn = torch.from_numpy(self.images.draw(epoch, len(order))).to(device)
         samples = torch.from_numpy(order).to(device)
-        for batch in range(start, len(self)):
+        for batch in self.plan.batches_from(start):
             part, total = self.plan.part(batch)
             pixels = self.images.take(samples[part], drawn[part])
             yield Batch(self.normalise(pixels), self.labels[samples[part]], total)
@@ -291,8 +291,8 @@ class _Requests:
         self.epoch = self.start = 0
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
-        order = self.order(self.epoch)
-        for batch in range(self.start, len(self.plan)):
+        order = self.plan.samples(self.order, self.epoch)
+        for batch in self.plan.batches_from(self.start):
             part, _ = self.plan.part(batch)
             places = range(part.start, part.stop)
             yield [(self.epoch, *request) for request in zip(places, order[part].tolist(), strict=True)]

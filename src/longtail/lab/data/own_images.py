@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from longtail._checks import check_positive_integer
 from longtail.counts import IntArray
 from longtail.lab.data.dataset import ImageDataset, ImageFiles
 from longtail.lab.data.errors import DataError
@@ -41,7 +43,7 @@ class OwnImages:
     """Which images that part is."""
 
 
-def open_own_images(data: Path, options: OwnImages = OwnImages(), check_lists: bool = True) -> ImageDataset:  # noqa: B008
+def open_own_images(data: Path, options: OwnImages = OwnImages(), check_lists: bool = True) -> ImageDataset:
     """Images in folders named like their classes, or in lists.
 
     A folder holds ``train/`` and ``test/`` (or ``val/``), each with a folder for each class; or the class folders at
@@ -56,16 +58,26 @@ def open_own_images(data: Path, options: OwnImages = OwnImages(), check_lists: b
     """
     if not data.exists():
         raise DataError(f"{data} does not exist")
-    train, test = _find_splits(data, options)
+    if options.class_depth is not None:
+        check_positive_integer("class_depth", options.class_depth)
+    notes: list[str] = []
+    train, test = _find_splits(data, options, notes)
     for labelled in (train, test):
         if check_lists and labelled and labelled.source.is_file():
             check_files_exist(labelled)
     classes = train.classes or sorted(set(train.names), key=_by_number_or_name)
     train_files = _files(train, classes)
-    notes: list[str] = []
+    left_out = [*train.left_out, *(test.left_out if test else [])]
+    if left_out:
+        notes.append(f"{len(left_out):,} files are not known as images, such as {left_out[0]}")
     if test is not None:
         test_files = _files(test, classes)
+        both = _everywhere(train) & _everywhere(test)
+        if both:
+            notes.append(f"{len(both):,} images are in both the training and the test set, such as {min(both)}")
     else:
+        if len(_everywhere(train)) < len(train.paths):
+            raise DataError(f"{train.source} names an image twice: give the test images apart, so that none is in both")
         labels = train_files.labels.numpy()
         apart = stratified_part(labels, options.test_fraction, options.split_seed)
         single = sorted(set(range(len(classes))) - set(labels[apart].tolist()))
@@ -95,9 +107,12 @@ def stratified_part(labels: IntArray, fraction: float, seed: int) -> npt.NDArray
     return marked
 
 
-def _find_splits(data: Path, options: OwnImages) -> tuple[Labelled, Labelled | None]:
-    if data.is_dir() and (data / "train").is_dir():
-        data, beside = data / "train", next((data / name for name in TEST_NAMES if (data / name).is_dir()), None)
+def _find_splits(data: Path, options: OwnImages, notes: list[str]) -> tuple[Labelled, Labelled | None]:
+    splits = _split_folders(data)
+    if "train" in splits:
+        data, *tests = (splits[name] for name in ("train", *TEST_NAMES) if name in splits)
+        beside = tests[0] if tests else None
+        notes += [f"{other} is not used" for other in tests[1:]]
     else:
         data = _train_list_in(data) or data
         beside = _test_list_beside(data) if data.is_file() else None
@@ -107,6 +122,20 @@ def _find_splits(data: Path, options: OwnImages) -> tuple[Labelled, Labelled | N
     if train.splits:
         return _by_split_column(train)
     return train, _read(beside, options) if beside else None
+
+
+def _split_folders(data: Path) -> dict[str, Path]:
+    """Folders named train, test and the like, whatever the case of their letters."""
+    if not data.is_dir():
+        return {}
+    known = {"train", *TEST_NAMES}
+    return {path.name.lower(): path for path in sorted(data.iterdir()) if path.name.lower() in known and path.is_dir()}
+
+
+def _everywhere(labelled: Labelled) -> set[str]:
+    """Where the images are, so that those of two sources can be compared."""
+    root = str(labelled.root.resolve())
+    return {f"{root}/{path}" for path in labelled.paths}
 
 
 def _train_list_in(folder: Path) -> Path | None:
@@ -150,10 +179,13 @@ def _read_folder(folder: Path, class_depth: int | None) -> Labelled:
         if content.images and not place:
             raise DataError(f"{folder / content.images[0]} is not in a folder named like its class")
         if not content.images and not content.folders:
-            others = f", only {content.others} other files" if content.others else ""
+            others = f", only {len(content.others)} other files" if content.others else ""
             raise DataError(f"{folder / place} holds no images{others}")
         # Some systems write accents as characters of their own: the same class must not get two names.
-        name = unicodedata.normalize("NFC", "/".join(place.split("/")[:class_depth]))
+        name = "/".join(place.split("/")[:class_depth])
+        # A name that is no text would be one that no JSON takes.
+        name = unicodedata.normalize("NFC", os.fsencode(name).decode("utf-8", "backslashreplace"))
+        labelled.left_out += [f"{place}/{other}" for other in content.others]
         labelled.paths += [f"{place}/{image}" for image in content.images]
         labelled.names += [name] * len(content.images)
     return labelled
@@ -163,6 +195,10 @@ def _files(labelled: Labelled, classes: list[str]) -> ImageFiles:
     index = {name: label for label, name in enumerate(classes)}
     if len(index) != len(classes):
         raise DataError(f"{labelled.source}: two classes have the same name")
+    known: dict[str, str] = {}
+    for path, name in zip(labelled.paths, labelled.names, strict=True):
+        if known.setdefault(path, name) != name:
+            raise DataError(f"{labelled.source} names {path} twice, as {known[path]!r} and as {name!r}")
     try:
         labels = [index[name] for name in labelled.names]
     except KeyError as unknown:
@@ -174,4 +210,4 @@ def _files(labelled: Labelled, classes: list[str]) -> ImageFiles:
 
 
 def _by_number_or_name(name: str) -> tuple[float, str]:
-    return (int(name), "") if name.isdecimal() else (float("inf"), name)
+    return (int(name) if name.isdecimal() and len(name) < 300 else float("inf"), name)

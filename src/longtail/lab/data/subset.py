@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from longtail.counts import IntArray, class_counts, long_tailed_counts, to_numpy
+from longtail.counts import IntArray, class_counts, find_labels, long_tailed_counts, to_numpy
 from longtail.lab.data.dataset import ImageDataset
 from longtail.lab.data.errors import DataError
 from longtail.lab.files import write_atomically
@@ -51,8 +52,8 @@ class LongTailedSubset:
         if _sha256(to_numpy(labels)) != self.labels_sha256:
             raise DataError("the subset was drawn from other labels: the data set is not the same, or in another order")
 
-    def save(self, path: Path, dataset: str, classes: Sequence[str]) -> None:
-        """Write a manifest: all of this, the hash, and the data set's name and class index."""
+    def save(self, path: Path, dataset: str, classes: Sequence[str], **about: Any) -> None:
+        """Write a manifest: all of this, the hash, the data set's name and class index, and what else there is."""
         manifest = {
             "version": VERSION,
             "dataset": dataset,
@@ -64,6 +65,7 @@ class LongTailedSubset:
             "labels_sha256": self.labels_sha256,
             "sha256": self.sha256,
             "indices": self.indices.tolist(),
+            **about,
         }
         write_atomically(path, json.dumps(manifest, ensure_ascii=False) + "\n")
 
@@ -111,7 +113,8 @@ def long_tailed_subset(
         imbalance: largest over smallest class, :math:`\rho \ge 1`.
         seed: which samples are chosen; their numbers do not depend on it.
         profile: ``"exponential"`` (the paper) or ``"step"``.
-        max_count: :math:`n_{\max}`, samples of the first class; all that it has by default.
+        max_count: :math:`n_{\max}`, samples of the first class; by default all that it has, or, with ``"step"``, that
+            each class of the first half has.
         classes: class names, for error messages.
 
     Returns:
@@ -125,11 +128,17 @@ def long_tailed_subset(
     Reference:
         Cui et al., *Class-Balanced Loss Based on Effective Number of Samples*, CVPR 2019, section 5.1.
     """
-    values = to_numpy(labels)
+    values = to_numpy(find_labels(labels))
     available = class_counts(values)
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed must be in [0, 2**32), got {seed}")
-    counts = long_tailed_counts(max_count or int(available[0]) or 1, len(available), imbalance, profile)
+    most = max_count
+    if most is None:
+        # Whatever the imbalance: else subsets would not be nested.
+        most = max(1, int(available[0] if profile == "exponential" else available[: max(1, len(available) // 2)].min()))
+    elif most > available[0] > 0:
+        raise DataError(f"max_count {most} is more than the {available[0]} samples of class {_name(0, classes)}")
+    counts = long_tailed_counts(most, len(available), imbalance, profile)
     if imbalance == 1 and max_count is None:
         counts = available
     _check_enough(counts, available, imbalance, profile, classes)
@@ -172,6 +181,10 @@ class SubsetOptions:
 
     def choose(self, dataset: ImageDataset) -> tuple[ImageDataset, LongTailedSubset]:
         """The data set with the chosen training images alone, and which those are."""
+        if self.imbalance is None:
+            for name, default in (("profile", "exponential"), ("subset_seed", 0 if self.max_count is None else None)):
+                if default is not None and getattr(self, name) != default:
+                    raise DataError(f"{name} {getattr(self, name)} would do nothing without an imbalance")
         chosen = long_tailed_subset(
             dataset.train.labels,
             1 if self.imbalance is None else self.imbalance,
@@ -190,14 +203,20 @@ def _check_enough(
     if not short.size:
         return
     label = int(short[0])
-    name = f"{label} ({classes[label]})" if classes else str(label)
     shrink = min(float(have) / float(want) for have, want in zip(available, counts, strict=True))
     enough = int(counts[0] * shrink)
-    remedy = f": max_count {enough} would do" if enough else ""
+    remedy = ""
+    with contextlib.suppress(ValueError):  # where even that leaves a class without samples
+        long_tailed_counts(enough, len(counts), imbalance, profile)
+        remedy = f": max_count {enough} would do"
     raise DataError(
-        f"class {name} has {available[label]} samples, fewer than the {counts[label]} of "
+        f"class {_name(label, classes)} has {available[label]} samples, fewer than the {counts[label]} of "
         f"imbalance {imbalance:g} ({profile}) with {counts[0]} in the first class{remedy}"
     )
+
+
+def _name(label: int, classes: Sequence[str] | None) -> str:
+    return f"{label} ({classes[label]})" if classes else str(label)
 
 
 def _sha256(values: Any) -> str:

@@ -1,0 +1,286 @@
+"""What a run is: one frozen tree of values, the same object from the same JSON, and an id that follows from it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import re
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from tyro.conf import Fixed
+
+from longtail._checks import check_choice, check_in_unit_interval, check_non_negative, check_positive_integer
+from longtail.lab.data import OwnImages, SubsetOptions
+from longtail.lab.models import MODELS
+from longtail.losses import LOSSES
+
+__all__ = ["ConfigError", "DataConfig", "LossConfig", "OptimizerConfig", "RunConfig", "RunOptions"]
+
+VERSION = 1
+SCHEMES = ("effective", "inverse", "inverse_sqrt", "uniform")
+
+
+class ConfigError(Exception):
+    """A configuration or a run folder that cannot be used; the message is one line that names the value or the file."""
+
+    exit_code = 2
+
+
+@contextlib.contextmanager
+def _config_errors() -> Iterator[None]:
+    """Not a ValueError, which the command line's parser would put into a box of its own."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """What to train and test on."""
+
+    data: str = "digits"
+    """A name of longtail data list, or a folder or list of your own images."""
+    subset: SubsetOptions = SubsetOptions()
+    own: OwnImages = OwnImages()
+    on_error: Literal["stop", "skip"] = "stop"
+    """What a broken image file does: skip reads all of them first, and leaves the broken ones out."""
+    image_size: int = 224
+    """Width and height of what the network sees of image files; images in memory keep their own."""
+    augment: bool = True
+    """Whether training images are cropped and mirrored at random."""
+
+    @_config_errors()
+    def __post_init__(self) -> None:
+        check_positive_integer("image_size", self.image_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """The loss, and how classes are weighted in it."""
+
+    loss: str = "softmax"
+    """softmax, sigmoid or focal."""
+    weighting: str = "effective"
+    """Weights of the classes: effective (class-balanced), inverse, inverse_sqrt, or uniform (plain)."""
+    beta: float | None = None
+    """β of the effective weights, 0.999 if not given: 0 weights all classes alike, 1 by inverse frequency."""
+    gamma: float | None = None
+    """γ of the focal loss, 0.5 if not given."""
+    normalize: str = "classes"
+    """Whether the weights are 1 on average over classes or over samples."""
+
+    @_config_errors()
+    def __post_init__(self) -> None:
+        check_choice("loss", self.loss, tuple(LOSSES))
+        check_choice("weighting", self.weighting, SCHEMES)
+        check_choice("normalize", self.normalize, ("classes", "samples"))
+        for name, applies, default, owner in (
+            ("beta", self.weighting == "effective", 0.999, "effective weights"),
+            ("gamma", self.loss == "focal", 0.5, "the focal loss"),
+        ):
+            if applies and getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+            elif not applies and getattr(self, name) is not None:
+                raise ConfigError(f"{name} {getattr(self, name):g} would do nothing: only {owner} has one")
+        if self.beta is not None:
+            check_in_unit_interval("beta", self.beta)
+        if self.gamma is not None:
+            check_non_negative("gamma", self.gamma)
+
+    @property
+    def label(self) -> str:
+        """A short name: ``focal_0.5_0.999`` has γ 0.5 and β 0.999."""
+        weighting = {"effective": self.beta, "uniform": None}.get(self.weighting, self.weighting)
+        parts = (self.loss, self.gamma, weighting)
+        return "_".join(f"{part:g}" if isinstance(part, float) else str(part) for part in parts if part is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """Stochastic gradient descent with momentum, and its schedule; epochs may be broken numbers."""
+
+    epochs: int = 200
+    """How often each image is seen."""
+    batch_size: int = 128
+    """Images of a step, over all processes."""
+    micro_batch_size: int | None = None
+    """Images at once of a process: a larger batch is cut, and its gradients are added up."""
+    learning_rate: float = 0.1
+    """At learning_rate_batch images; it grows in proportion with the batch size."""
+    learning_rate_batch: int = 128
+    """Batch size that learning_rate is meant for."""
+    momentum: float = 0.9
+    """Of the gradient."""
+    nesterov: bool = False
+    """Whether the momentum is Nesterov's."""
+    weight_decay: float = 2e-4
+    """L2 penalty; never on the last bias of sigmoid and focal losses."""
+    decay_norms: bool = True
+    """Whether it applies to the parameters of batch norms, and to the last bias of the softmax loss."""
+    warmup_epochs: float = 5.0
+    """Over which the learning rate grows from 0, step by step."""
+    milestones: tuple[float, ...] = (160.0, 180.0)
+    """Epochs at which it drops."""
+    drop: float = 0.01
+    """What it is then multiplied by."""
+
+    @_config_errors()
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "learning_rate_batch"):
+            check_positive_integer(name, getattr(self, name))
+        if self.micro_batch_size is not None:
+            check_positive_integer("micro_batch_size", self.micro_batch_size)
+        for name in ("learning_rate", "momentum", "weight_decay", "warmup_epochs", "drop"):
+            check_non_negative(name, getattr(self, name))
+        for milestone in self.milestones:
+            check_non_negative("milestones", milestone)
+        if list(self.milestones) != sorted(self.milestones):
+            raise ValueError(f"milestones must be in order, got {self.milestones}")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+
+    def learning_rate_at(self, epoch: float) -> float:
+        """The learning rate after ``epoch`` epochs.
+
+        Example:
+            >>> OptimizerConfig().learning_rate_at(2.5), OptimizerConfig().learning_rate_at(170)
+            (0.05, 0.001)
+        """
+        full = self.learning_rate * self.batch_size / self.learning_rate_batch
+        if epoch < self.warmup_epochs:
+            return full * epoch / self.warmup_epochs
+        return full * self.drop ** sum(epoch >= milestone for milestone in self.milestones)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """All that a training depends on: the same configuration gives the same run.
+
+    Example:
+        >>> config = RunConfig(data=DataConfig(subset=SubsetOptions(imbalance=50)), model="resnet8")
+        >>> RunConfig.from_json(config.to_json()) == config, config.run_id[:32]
+        (True, 'digits-50-resnet8-softmax_0.999-')
+    """
+
+    version: Fixed[int] = VERSION
+    """Of the form of this configuration."""
+    data: DataConfig = DataConfig()
+    model: str = "resnet32"
+    """For small images resnet8, 14, 20, 32, 44, 56 or 110; for photographs resnet18, 34, 50, 101 or 152."""
+    loss: LossConfig = LossConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    seed: int = 0
+    """Of the weights, the order of the images and their augmentation."""
+    precision: str = "32-true"
+    """Of the arithmetic: 32-true, bf16-mixed or 16-mixed."""
+    compile: bool = False
+    """Whether torch.compile makes the network faster."""
+    sync_batch_norm: bool = False
+    """Whether batch norms use the statistics of the whole batch, over all processes, and not of each one's part."""
+
+    @_config_errors()
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise ConfigError(f"a configuration of version {self.version}; this is for version {VERSION}")
+        check_choice("model", self.model, MODELS)
+        check_choice("precision", self.precision, ("32-true", "bf16-mixed", "16-mixed"))
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be in [0, 2**32), got {self.seed}")
+
+    def to_json(self) -> str:
+        """Canonical: the same configuration gives the same text."""
+        return json.dumps(_encode(self), sort_keys=True, indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, source: object = "the configuration") -> RunConfig:
+        """Read what :meth:`to_json` wrote; unknown keys and values of another kind are refused by name."""
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{source} is no JSON: {error}") from None
+        if isinstance(content, dict) and content.get("version", VERSION) != VERSION:
+            raise ConfigError(f"{source} has version {content['version']!r}; this is for version {VERSION}")
+        try:
+            config: RunConfig = _decode(content, cls, "")
+        except (ConfigError, ValueError) as error:
+            raise ConfigError(f"{source}: {error}") from None
+        return config
+
+    @property
+    def run_id(self) -> str:
+        """What was run, for people, and a hash of all of it."""
+        imbalance = self.data.subset.imbalance
+        parts = [Path(self.data.data).stem, *([f"{imbalance:g}"] if imbalance else []), self.model, self.loss.label]
+        readable = "-".join(re.sub(r"[^\w.]+", "_", part) for part in parts)
+        return f"{readable}-{hashlib.sha256(self.to_json().encode()).hexdigest()[:10]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Where and how to run; nothing of what comes out depends on it."""
+
+    runs: Path = Path("runs")
+    """Folder of the run folders."""
+    data_dir: Path | None = None
+    """Folder of the data sets; $LONGTAIL_DATA by default."""
+    accelerator: str = "auto"
+    """cpu, cuda, mps or auto."""
+    devices: int | None = None
+    """How many; by default all, or one process on a CPU."""
+    workers: int | None = None
+    """Processes that read image files; one for each core, up to 8, by default."""
+    checkpoint_minutes: float = 10.0
+    """Longest time between two checkpoints; there is one after each epoch, too."""
+
+
+def _encode(value: Any) -> Any:
+    """A configuration as JSON has it; numbers that are to be floats are floats, so that 50 and 50.0 are the same."""
+    if not dataclasses.is_dataclass(value):
+        return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+    kinds = get_type_hints(type(value))
+    encoded = {}
+    for item in dataclasses.fields(value):
+        content = getattr(value, item.name)
+        is_float = float in (kinds[item.name], *get_args(kinds[item.name]))
+        encoded[item.name] = float(content) if is_float and isinstance(content, int) else _encode(content)
+    return encoded
+
+
+def _decode(content: Any, kind: Any, place: str) -> Any:
+    """JSON as a value of the type ``kind``; ``place`` says where it is from."""
+    if dataclasses.is_dataclass(kind):
+        return _decode_dataclass(content, kind, place)
+    if get_origin(kind) in (Union, types.UnionType):
+        if content is None and type(None) in get_args(kind):
+            return None
+        (kind,) = (part for part in get_args(kind) if part is not type(None))
+    if get_origin(kind) is tuple and isinstance(content, list):
+        return tuple(_decode(part, get_args(kind)[0], place) for part in content)
+    if get_origin(kind) is Literal and content in get_args(kind):
+        return content
+    if kind is float and type(content) in (int, float):
+        return float(content)
+    if kind is Path and isinstance(content, str):
+        return Path(content)
+    if type(content) is kind:
+        return content
+    raise ConfigError(f"{place} cannot be {content!r}")
+
+
+def _decode_dataclass(content: Any, kind: Any, place: str) -> Any:
+    if not isinstance(content, dict):
+        raise ConfigError(f"{place or 'it'} must be an object, got {content!r:.60}")
+    kinds = get_type_hints(kind)
+    inner = {name: f"{place}.{name}".removeprefix(".") for name in content}
+    unknown = [name for name in content if name not in kinds]
+    if unknown:
+        check_choice("key", inner[unknown[0]], [f"{place}.{name}".removeprefix(".") for name in kinds])
+    values = {name: _decode(value, kinds[name], inner[name]) for name, value in content.items()}
+    return kind(**values)

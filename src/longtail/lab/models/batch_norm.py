@@ -1,0 +1,60 @@
+"""Batch norm over the batches of all processes, on any device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+__all__ = ["SyncBatchNorm2d", "synchronise_batch_norms"]
+
+
+class SyncBatchNorm2d(nn.BatchNorm2d):
+    """Batch norm with the statistics of the whole batch; PyTorch's own does that on accelerators only."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Normalised maps of the same shape."""
+        if not self.training:
+            return super().forward(maps)
+        count = maps.numel() // maps.shape[1]
+        sums = torch.cat([maps.sum(dim=(0, 2, 3)), maps.square().sum(dim=(0, 2, 3)), maps.new_tensor([count])])
+        sums = _SumOverProcesses.apply(sums)  # type: ignore[no-untyped-call]
+        total = sums[-1]
+        mean, square = (sums[:-1] / total).chunk(2)
+        variance = square - mean.square()
+        with torch.no_grad():
+            momentum = 0.1 if self.momentum is None else self.momentum
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            self.running_mean.lerp_(mean, momentum)
+            self.running_var.lerp_(variance * (total / (total - 1)), momentum)
+            if self.num_batches_tracked is not None:
+                self.num_batches_tracked.add_(1)
+        scale = self.weight * torch.rsqrt(variance + self.eps)
+        shift = self.bias - mean * scale
+        normalised: Tensor = maps * scale[:, None, None] + shift[:, None, None]
+        return normalised
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+def synchronise_batch_norms(network: nn.Module) -> nn.Module:
+    """Replace the batch norms of a network by ones that see all processes, with the same parameters."""
+    for module in network.modules():
+        if type(module) is nn.BatchNorm2d:
+            module.__class__ = SyncBatchNorm2d
+    return network

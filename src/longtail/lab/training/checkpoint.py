@@ -1,0 +1,48 @@
+"""Checkpoints: the last two, each whole or not there."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longtail.lab.files import atomic_file
+
+__all__ = ["load_checkpoint", "save_checkpoint"]
+
+LATEST, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
+
+
+def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
+    """Save ``state``, tensors and plain values, and keep the one before it."""
+    with atomic_file(folder / LATEST) as file:
+        torch.save(state, file)
+        if (folder / LATEST).exists():
+            os.replace(folder / LATEST, folder / PREVIOUS)
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """The latest state that is whole, if there is one, and what was wrong with those that are not.
+
+    Loading runs no code that a file may hold.
+    """
+    notes: list[str] = []
+    for name in (LATEST, PREVIOUS):
+        path = folder / name
+        if not path.exists():
+            continue
+        try:
+            # PyTorch compares no checksums: a flipped bit in a tensor would go unnoticed.
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
+            if damaged:
+                raise ValueError(f"checksum of {damaged}")
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            return state, notes
+        except Exception as error:  # a damaged file can raise anything
+            reason = " ".join(str(error).split())[:100] or type(error).__name__
+            notes.append(f"{path} is damaged ({reason}): going on from the one before it")
+    return None, notes

@@ -1,0 +1,83 @@
+"""What a training shows while it runs: a bar in a terminal, else a line for each epoch; and TensorBoard's events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch.utils.tensorboard import SummaryWriter
+
+__all__ = ["Display"]
+
+
+class Position(Protocol):
+    """Where a training is."""
+
+    epoch: int
+    step: int
+
+
+class Display:
+    """Shows a training to people; without a console it only writes TensorBoard's events.
+
+    Args:
+        folder: of the run; None writes nothing.
+        console: where to show.
+        epochs: of the whole training.
+        steps: of an epoch.
+        start: where the training goes on from.
+    """
+
+    def __init__(self, folder: Path | None, console: Console | None, epochs: int, steps: int, start: Position) -> None:
+        self.console = console or Console(quiet=True)
+        self.epochs, self.steps = epochs, steps
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[errors]}"),
+        )
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task("", total=epochs * steps, completed=start.epoch * steps + start.step, errors="")
+        # Events after the step that this run goes on from are of steps that are made again.
+        self.events = SummaryWriter(str(folder), purge_step=start.epoch) if folder else None
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+        if self.events:
+            self.events.close()
+
+    def step(self, now: Position) -> None:
+        """A step was made."""
+        self.bar.update(
+            self.task,
+            completed=now.epoch * self.steps + now.step,
+            description=f"epoch {now.epoch + 1}/{self.epochs}",
+        )
+
+    def epoch(self, lines: list[dict[str, Any]]) -> None:
+        """An epoch is over."""
+        line, best = lines[-1], min(line["error"] for line in lines)
+        errors = f"error {line['error']:.2f}%, best {best:.2f}%"
+        self.bar.update(self.task, errors=errors)
+        if not self.console.is_terminal:
+            self.say(
+                f"epoch {line['epoch']}/{self.epochs}: loss {line['train_loss']:.4f}, {errors}, "
+                f"learning rate {line['learning_rate']:.3g}, {line['images_per_second']:,.0f} images/s"
+            )
+        if self.events:
+            for name, value in line.items():
+                if isinstance(value, float):
+                    self.events.add_scalar(name, value, line["epoch"])
+
+    def say(self, text: str) -> None:
+        """A message that stays."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)

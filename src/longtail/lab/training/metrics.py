@@ -1,0 +1,100 @@
+"""How good a classifier is: over all images, over classes, over groups of classes, and how sure it may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchmetrics import Metric
+
+from longtail.counts import IntArray
+from longtail.lab.data import GROUPS, class_groups
+
+__all__ = ["ClassifierMetrics", "log_probabilities"]
+
+BINS = 15
+
+
+def log_probabilities(logits: Tensor, loss: str) -> Tensor:
+    r"""Log-probabilities of the classes under a loss, in float32.
+
+    Softmax: :math:`\log \mathrm{softmax}(z)`. Sigmoid and focal losses give each class a probability of its own, which
+    are scaled to sum to 1: :math:`p_i = \sigma(z_i) / \sum_j \sigma(z_j)`.
+
+    Example:
+        >>> log_probabilities(torch.tensor([[0.0, 0.0]]), "focal").exp()
+        tensor([[0.5000, 0.5000]])
+    """
+    scores = logits.float()
+    return F.log_softmax(scores if loss == "softmax" else F.logsigmoid(scores), dim=-1)
+
+
+class ClassifierMetrics(Metric):
+    """Sums over batches and processes, and what follows from them; every image counts once.
+
+    Args:
+        counts: training images of each class, for the groups many, medium and few.
+        loss: the loss the classifier was trained with, for its probabilities.
+
+    Example:
+        >>> metrics = ClassifierMetrics(np.array([500, 10]), "softmax")
+        >>> metrics.update(torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1, 1]))
+        >>> found = metrics.compute()
+        >>> round(found["error"], 1), found["recall"], found["medium"]
+        (33.3, [1.0, 0.5], None)
+    """
+
+    full_state_update = False
+    correct: Tensor
+    total: Tensor
+    in_top5: Tensor
+    log_loss: Tensor
+    bins: Tensor
+
+    def __init__(self, counts: IntArray, loss: str) -> None:
+        super().__init__()
+        self.counts, self.loss = counts, loss
+        # Counts and sums in float64, which is exact for as many images as there will ever be.
+        sizes = {"correct": (len(counts),), "total": (len(counts),), "in_top5": (), "log_loss": (), "bins": (3, BINS)}
+        for name, shape in sizes.items():
+            self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Add the images of a batch."""
+        if not len(labels):
+            return
+        log_p = log_probabilities(logits, self.loss)
+        confidence, predicted = log_p.max(dim=1)
+        right = (predicted == labels).double()
+        self.correct += torch.zeros_like(self.correct).index_add_(0, labels, right)
+        self.total += torch.zeros_like(self.total).index_add_(0, labels, torch.ones_like(right))
+        top5 = log_p.topk(min(5, log_p.shape[1]), dim=1).indices
+        self.in_top5 += (top5 == labels[:, None]).any(dim=1).sum()
+        self.log_loss -= log_p.gather(1, labels[:, None]).double().sum()
+        sure = confidence.exp().double()
+        place = (sure * BINS).long().clamp_(max=BINS - 1)
+        self.bins += torch.zeros_like(self.bins).index_add_(1, place, torch.stack([torch.ones_like(sure), sure, right]))
+
+    def compute(self) -> dict[str, Any]:
+        """Errors in percent, recalls and accuracies from 0 to 1; what has no images is null."""
+        images = self.total.sum().item()
+        recall = (self.correct / self.total).cpu().numpy()
+        tested = self.total.cpu().numpy() > 0
+        weight, sure, right = self.bins
+        groups = class_groups(self.counts)
+
+        def mean_recall(chosen: Any) -> float | None:
+            return float(recall[chosen & tested].mean()) if (chosen & tested).any() else None
+
+        return {
+            "error": 100 * (1 - self.correct.sum().item() / images),
+            "error_top5": 100 * (1 - self.in_top5.item() / images) if len(recall) > 5 else None,
+            "balanced_accuracy": mean_recall(np.ones(len(recall), dtype=np.bool_)),
+            **{name: mean_recall(groups == place) for place, name in enumerate(GROUPS)},
+            "nll": self.log_loss.item() / images,
+            "calibration_error": ((sure - right).abs().sum() / weight.sum()).item(),
+            "recall": [float(value) if there else None for value, there in zip(recall, tested, strict=True)],
+        }

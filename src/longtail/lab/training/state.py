@@ -1,0 +1,145 @@
+"""Where a training is, and when it is to save or to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+__all__ = ["Interrupted", "State", "Stop", "Timer", "TrainingError", "stop_signals", "total"]
+
+# Steps after which several processes ask one another whether to stop or to save.
+AGREE_EVERY = 10
+
+
+class TrainingError(RuntimeError):
+    """A training that went wrong; the message is one line."""
+
+    exit_code = 1
+
+
+class Interrupted(Exception):  # noqa: N818 - it is no error
+    """A signal ended the training; started again, the run goes on from its checkpoint."""
+
+    exit_code = 130
+
+
+def total(fabric: Fabric, value: Tensor) -> Tensor:
+    """The sum over all processes."""
+    summed = fabric.all_reduce(value, reduce_op="sum")
+    assert isinstance(summed, Tensor)
+    return summed
+
+
+class State:
+    """Where a training is: what a checkpoint holds beside the weights."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.epoch = self.step = 0
+        self.rate = 0.0
+        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        self.epoch_loss = self.loss
+        self.first_bad = torch.tensor(-1, device=device)
+
+    def add(self, loss: Tensor) -> None:
+        """Count the loss of a piece of a batch, without waiting for the device."""
+        self.loss += loss
+        bad = (self.first_bad < 0) & ~loss.isfinite()
+        self.first_bad = torch.where(bad, self.step + 1, self.first_bad)
+
+    def end_epoch(self) -> None:
+        """Start counting anew."""
+        self.epoch, self.step = self.epoch + 1, 0
+        self.epoch_loss, self.loss = self.loss, torch.zeros_like(self.loss)
+
+    def check_finite(self) -> None:
+        """Stop a training whose loss is no number any more: nothing good follows."""
+        if (step := int(self.first_bad.item())) >= 0:
+            raise TrainingError(
+                f"the loss became infinite or NaN in epoch {self.epoch + 1}, step {step}, at learning rate "
+                f"{self.rate:g}: try a lower --learning-rate or a longer --warmup-epochs"
+            )
+
+    def content(self, network: nn.Module, optimizer: Any, fabric: Fabric) -> dict[str, Any]:
+        """All that is needed to go on."""
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "loss": total(fabric, self.loss).cpu(),
+            "model": network.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "precision": fabric.strategy.precision.state_dict(),
+        }
+
+    def restore(self, content: dict[str, Any], network: nn.Module, optimizer: Any, fabric: Fabric) -> None:
+        """Go on from there."""
+        self.epoch, self.step = content["epoch"], content["step"]
+        if fabric.is_global_zero:
+            self.loss += content["loss"].to(self.loss.device)
+        network.load_state_dict(content["model"])
+        optimizer.load_state_dict(content["optimizer"])
+        fabric.strategy.precision.load_state_dict(content["precision"])
+
+
+class Timer:
+    """Seconds of an epoch, and whether it is time for a checkpoint."""
+
+    def __init__(self, checkpoint_minutes: float) -> None:
+        self.began = self.saved = time.monotonic()
+        self.every = 60 * checkpoint_minutes
+
+    def seconds(self) -> float:
+        """Since the epoch began, or was resumed."""
+        return time.monotonic() - self.began
+
+    def is_due(self, fabric: Fabric, step: int) -> bool:
+        """The first process decides, and not at every step."""
+        due = time.monotonic() - self.saved > self.every
+        if fabric.world_size > 1:
+            due = bool(fabric.broadcast(due)) if step % AGREE_EVERY == 0 else False
+        if due:
+            self.saved = time.monotonic()
+        return due
+
+
+class Stop:
+    """Whether a signal asked the training to end."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def agreed(self, fabric: Fabric, step: int) -> bool:
+        """Whether any process was asked to: one that stopped alone would leave the others waiting."""
+        if fabric.world_size == 1:
+            return self.requested
+        return step % AGREE_EVERY == 0 and bool(
+            total(fabric, torch.tensor(float(self.requested), device=fabric.device))
+        )
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Stop]:
+    """SIGINT and SIGTERM ask to stop after the step; a second SIGINT interrupts at once."""
+    stop = Stop()
+
+    def request(number: int, frame: object) -> None:
+        if stop.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.requested = True
+
+    try:
+        before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread, where signals do not arrive either
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

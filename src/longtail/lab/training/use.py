@@ -1,0 +1,120 @@
+"""A finished run in use: its network, the way it sees images, its class names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from longtail.lab.config import ConfigError, RunConfig
+from longtail.lab.data import evaluation_loader
+from longtail.lab.data.decode import centre_box, read_crop, read_image
+from longtail.lab.models import build_model
+from longtail.lab.training.build import open_data
+from longtail.lab.training.loop import EVALUATION_BATCH, evaluate_network
+from longtail.lab.training.metrics import ClassifierMetrics, log_probabilities
+from longtail.lab.training.run_folder import RunFolder
+
+__all__ = ["LoadedRun", "evaluate_run", "load_run", "predict"]
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A trained network with all that is needed to use it."""
+
+    config: RunConfig
+    model: nn.Module
+    """In evaluation mode, on the CPU."""
+    transform: Callable[[Path], Tensor]
+    """From an image file to what the network takes, shape (channels, height, width)."""
+    classes: tuple[str, ...]
+    counts: np.ndarray[Any, np.dtype[np.int64]]
+    """Training images of each class."""
+
+
+def load_run(path: Path | str) -> LoadedRun:
+    """Load the network of a finished run; nothing that the files hold is run.
+
+    Args:
+        path: the run folder.
+    """
+    folder = RunFolder(Path(path))
+    config, data = folder.config(), folder.data()
+    if not folder.model_file.exists():
+        raise ConfigError(
+            f"{folder.path} is not finished: longtail train --config {folder.config_file} goes on with it"
+        )
+    shape = data["image_shape"]
+    network = build_model(config.model, len(data["classes"]), shape[0] if shape else 3)
+    try:
+        network.load_state_dict(load_file(folder.model_file))
+    except (RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise ConfigError(f"{folder.model_file} is not a {config.model} of this run: {reason}") from None
+    return LoadedRun(
+        config=config,
+        model=network.eval(),
+        transform=_Transform(shape, config.data.image_size, data["mean"], data["std"]),
+        classes=tuple(data["classes"]),
+        counts=np.array(data["train_counts"], dtype=np.int64),
+    )
+
+
+class _Transform:
+    """From an image file to what the network saw in its evaluation."""
+
+    def __init__(self, shape: list[int] | None, size: int, mean: Sequence[float], std: Sequence[float]) -> None:
+        self.shape, self.size = shape, size
+        self.mean, self.std = (torch.tensor(values)[:, None, None] for values in (mean, std))
+
+    def __call__(self, path: Path) -> Tensor:
+        if self.shape is None:
+            part = self.size / (self.size + round(self.size / 7))
+            pixels = read_crop(path, self.size, lambda width, height: centre_box(width, height, part))
+        else:
+            pixels = self._whole(path, *self.shape)
+        return (pixels.float() - self.mean) / self.std
+
+    def _whole(self, path: Path, channels: int, height: int, width: int) -> Tensor:
+        """The whole image, scaled to the size of those in memory, in grey if they are."""
+        pixels = torch.from_numpy(read_image(path)).permute(2, 0, 1)[None]
+        if pixels.shape[2:] != (height, width):
+            pixels = F.interpolate(pixels, (height, width), mode="bilinear", antialias=True)
+        return pixels[0] if channels == 3 else pixels[0].float().mean(dim=0, keepdim=True).round()
+
+
+def evaluate_run(path: Path, split: str = "test", data_dir: Path | None = None) -> dict[str, Any]:
+    """How good a finished run is on its test images, or on its training images without augmentation."""
+    run = load_run(path)
+    dataset, _ = open_data(run.config, data_dir)
+    if dataset.classes != run.classes:
+        raise ConfigError(f"{path} was trained on other classes than {run.config.data.data} has now")
+    images = dataset.test if split == "test" else dataset.train
+    loader = evaluation_loader(dataset, EVALUATION_BATCH, images=images, image_size=run.config.data.image_size)
+    fabric = Fabric(accelerator="auto", devices=1, precision=run.config.precision)  # type: ignore[arg-type]
+    model = fabric.setup(run.model)
+    metrics = ClassifierMetrics(run.counts, run.config.loss.loss)
+    return evaluate_network(fabric, model, loader, metrics)
+
+
+def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dict[str, Any]]:
+    """The most probable classes of image files, most probable first."""
+    for path in paths:
+        with torch.no_grad():
+            logits = run.model(run.transform(path)[None])
+        probabilities = log_probabilities(logits, run.config.loss.loss)[0].exp()
+        best = probabilities.topk(min(top, len(run.classes)))
+        yield {
+            "path": str(path),
+            "classes": [run.classes[label] for label in best.indices.tolist()],
+            "probabilities": best.values.tolist(),
+        }

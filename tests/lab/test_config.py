@@ -1,0 +1,150 @@
+"""A configuration is the same object from the same JSON, has one id, and refuses what it does not know."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, OptimizerConfig, RunConfig
+from longtail.lab.data import OwnImages, SubsetOptions
+from longtail.lab.recipes import RECIPES, cifar, default_recipe, large
+
+losses = st.one_of(
+    st.builds(LossConfig, loss=st.sampled_from(["softmax", "sigmoid"]), beta=st.floats(0, 1)),
+    st.builds(LossConfig, loss=st.just("focal"), gamma=st.floats(0, 5), beta=st.none() | st.floats(0, 1)),
+    st.builds(LossConfig, weighting=st.sampled_from(["inverse", "inverse_sqrt", "uniform"])),
+)
+configs = st.builds(
+    RunConfig,
+    data=st.builds(
+        DataConfig,
+        data=st.sampled_from(["cifar10", "päth/to images", "a/b.txt"]),
+        subset=st.builds(SubsetOptions, imbalance=st.none() | st.floats(1, 1e4), subset_seed=st.integers(0, 9)),
+        own=st.builds(OwnImages, class_depth=st.none() | st.integers(1, 3)),
+    ),
+    loss=losses,
+    optimizer=st.builds(
+        OptimizerConfig,
+        epochs=st.integers(1, 300),
+        learning_rate=st.floats(1e-6, 10),
+        milestones=st.lists(st.floats(0, 300), max_size=4).map(lambda values: tuple(sorted(values))),
+    ),
+    seed=st.integers(0, 2**32 - 1),
+)
+
+
+@given(configs)
+def test_json_gives_the_same_object_and_the_same_id(config):
+    again = RunConfig.from_json(config.to_json())
+    assert again == config
+    assert again.run_id == config.run_id
+    assert again.to_json() == config.to_json()
+    assert "/" not in config.run_id
+    assert " " not in config.run_id
+
+
+@given(configs, configs)
+def test_different_configurations_have_different_ids(one, other):
+    assert (one == other) == (one.run_id == other.run_id)
+
+
+def test_a_whole_number_is_the_same_as_the_float():
+    whole, broken = (RunConfig(data=DataConfig(subset=SubsetOptions(imbalance=value))) for value in (50, 50.0))
+    assert whole.run_id == broken.run_id
+    assert LossConfig(beta=1).label == LossConfig(beta=1.0).label
+
+
+def test_what_is_not_given_is_the_default_and_has_its_id():
+    assert (
+        RunConfig(loss=LossConfig(loss="focal")).run_id
+        == RunConfig(loss=LossConfig(loss="focal", beta=0.999, gamma=0.5)).run_id
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"modell": "resnet8"}', "run.json: unknown key 'modell': did you mean 'model'"),
+        ('{"loss": {"bta": 0.9}}', "run.json: unknown key 'loss.bta': did you mean 'loss.beta'"),
+        ('{"loss": {"beta": "high"}}', "run.json: loss.beta cannot be 'high'"),
+        ('{"loss": {"beta": 2}}', r"run.json: beta must be in \[0, 1\], got 2.0"),
+        ('{"loss": {"gamma": 2}}', "run.json: gamma 2 would do nothing: only the focal loss has one"),
+        ('{"loss": {"weighting": "uniform", "beta": 0.9}}', "run.json: beta 0.9 would do nothing"),
+        ('{"loss": 3}', "run.json: loss must be an object, got 3"),
+        ('{"seed": true}', "run.json: seed cannot be True"),
+        ('{"seed": -1}', "run.json: seed must be in"),
+        ('{"model": "resnet33"}', "run.json: unknown model 'resnet33': did you mean 'resnet34'"),
+        ('{"optimizer": {"epochs": 0}}', "run.json: epochs must be at least 1"),
+        ('{"optimizer": {"milestones": [2, 1]}}', "run.json: milestones must be in order"),
+        ('{"optimizer": {"nesterov": true, "momentum": 0}}', "run.json: nesterov needs a momentum"),
+        ('{"data": {"on_error": "maybe"}}', "run.json: data.on_error cannot be 'maybe'"),
+        ('{"version": 2}', "run.json has version 2; this is for version 1"),
+        ("[]", "run.json: it must be an object"),
+        ("{", "run.json is no JSON"),
+    ],
+)
+def test_what_it_does_not_know_is_refused_by_name(text, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        RunConfig.from_json(text, "run.json")
+    assert "\n" not in str(error.value)
+
+
+def test_the_canonical_json_is_what_it_was():
+    """Runs are found by their id: a change of form must come with a new version."""
+    assert RunConfig().run_id == "digits-resnet32-softmax_0.999-cd0759e716"
+    assert set(json.loads(RunConfig().to_json())) == {
+        *("version", "data", "model", "loss", "optimizer", "seed", "precision", "compile", "sync_batch_norm")
+    }
+
+
+def test_labels_name_the_loss_as_the_paper_does():
+    assert LossConfig(loss="focal", gamma=0.5, beta=0.999).label == "focal_0.5_0.999"
+    assert LossConfig(loss="sigmoid", weighting="uniform").label == "sigmoid"
+    assert LossConfig(weighting="inverse_sqrt").label == "softmax_inverse_sqrt"
+
+
+def test_the_schedule_of_the_cifar_recipe():
+    """Warm-up over 5 epochs per step, × 0.01 at 160 and 180, as in the authors' code."""
+    optimizer = cifar().optimizer
+    rates = [optimizer.learning_rate_at(epoch) for epoch in (0, 1, 2.5, 5, 100, 159.99, 160, 179.9, 180, 199.9)]
+    assert rates == pytest.approx([0, 0.02, 0.05, 0.1, 0.1, 0.1, 1e-3, 1e-3, 1e-5, 1e-5])
+    assert (optimizer.epochs, optimizer.batch_size, optimizer.momentum) == (200, 128, 0.9)
+    assert (optimizer.weight_decay, optimizer.decay_norms, optimizer.nesterov) == (2e-4, True, False)
+    twice = replace(optimizer, batch_size=256)
+    assert twice.learning_rate_at(100) == pytest.approx(0.2)
+    short = cifar(epochs=20).optimizer
+    assert [short.learning_rate_at(epoch / 10) for epoch in (0, 1, 2.5, 5, 100, 159.99, 160, 180)] == pytest.approx(
+        [optimizer.learning_rate_at(epoch) for epoch in (0, 1, 2.5, 5, 100, 159.99, 160, 180)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "loss", "rate"),
+    [
+        ("imagenet", "softmax", 0.4),
+        ("imagenet", "focal", 0.8),
+        ("inaturalist2018", "focal", 1.6),
+        ("inaturalist2017", "softmax", 0.4),
+    ],
+)
+def test_the_schedule_of_the_large_recipe(data, loss, rate):
+    """Goyal et al.: 0.1 for each 256 images, × 0.1 at 30, 60 and 80; with the focal loss 2 and 4 times as much."""
+    config = large(DataConfig(data=data), LossConfig(loss=loss))
+    optimizer = config.optimizer
+    rates = [optimizer.learning_rate_at(epoch) for epoch in (2.5, 5, 29, 30, 60, 80)]
+    assert rates == pytest.approx([rate / 2, rate, rate, rate / 10, rate / 100, rate / 1000])
+    assert (optimizer.epochs, optimizer.batch_size, optimizer.nesterov, optimizer.weight_decay) == (
+        90,
+        1024,
+        True,
+        1e-4,
+    )
+    assert (config.model, optimizer.decay_norms, config.data.image_size) == ("resnet50", False, 224)
+
+
+def test_every_data_set_has_a_recipe():
+    assert {default_recipe(data) for data in ("digits", "cifar10", "cifar20", "cifar100")} == {"cifar"}
+    assert {default_recipe(data) for data in ("imagenet", "inaturalist2017", "some/folder")} == {"large"}
+    assert set(RECIPES) == {"cifar", "large"}
