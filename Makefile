@@ -8,10 +8,10 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 help: ## say what each target does
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 10
 
-demo: .venv/installed ## class counts, effective numbers, weights and a loss of a long-tailed example
-	@$(BIN)/python examples/demo.py
+demo: .venv/installed ## train on long-tailed digits, plain and class-balanced: a minute
+	@$(BIN)/longtail demo
 
-test: lint ## ruff, mypy, pytest with doctests: two minutes
+test: lint ## ruff, mypy, pytest with doctests: five minutes
 	$(BIN)/pytest
 
 lint: .venv/installed ## ruff and mypy alone

@@ -75,10 +75,9 @@ def default_recipe(data: str) -> str:
 def _scaled(optimizer: OptimizerConfig, epochs: int | None) -> OptimizerConfig:
     if epochs is None:
         return optimizer
-    part = epochs / optimizer.epochs
     return replace(
         optimizer,
         epochs=epochs,
-        warmup_epochs=optimizer.warmup_epochs * part,
-        milestones=tuple(milestone * part for milestone in optimizer.milestones),
+        warmup_epochs=optimizer.warmup_epochs * epochs / optimizer.epochs,
+        milestones=tuple(milestone * epochs / optimizer.epochs for milestone in optimizer.milestones),
     )

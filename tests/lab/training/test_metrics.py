@@ -29,7 +29,7 @@ def measure(logits, labels, counts=COUNTS, loss="softmax", pieces=1):
 def test_all_metrics_are_those_of_independent_code_whatever_the_batches(pieces):
     logits, labels = batch()
     found = measure(logits, labels, pieces=pieces)
-    predicted, probabilities = logits.argmax(1), logits.softmax(1).double().numpy()
+    predicted, probabilities = logits.argmax(1), logits.double().softmax(1).numpy()
     assert found["error"] == pytest.approx(100 * (predicted != labels).float().mean().item())
     top5 = sklearn_metrics.top_k_accuracy_score(labels, logits.numpy(), k=5)
     assert found["error_top5"] == pytest.approx(100 * (1 - top5))

@@ -13,7 +13,7 @@ __all__ = ["main"]
 
 DESCRIPTION = """Train classifiers on long-tailed data with the class-balanced loss.
 
-First: longtail data show digits --imbalance 10
+First: longtail demo
 
 Exit codes: 0 done, 1 something that was run failed, 2 bad input, 130 interrupted.
 --version tells the version; --debug, anywhere, shows the traceback of an error."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from rich.table import Table
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg
@@ -49,6 +50,8 @@ def train_command(arguments: Sequence[str]) -> Callable[..., None]:
         from longtail.lab.training import RunFolder, train
 
         path = train(config, options, progress())
+        if torch.distributed.is_initialized() and torch.distributed.get_rank():
+            return
         result = RunFolder(path).result()
         assert result is not None
         if as_json:

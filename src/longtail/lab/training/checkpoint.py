@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import zipfile
 from pathlib import Path
@@ -18,8 +19,12 @@ LATEST, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     """Save ``state``, tensors and plain values, and keep the one before it."""
+    # To memory first: PyTorch's own writer does not say what was wrong with the disk.
+    content = io.BytesIO()
+    torch.save(state, content)
     with atomic_file(folder / LATEST) as file:
-        torch.save(state, file)
+        file.write(content.getbuffer())
+        file.flush()
         if (folder / LATEST).exists():
             os.replace(folder / LATEST, folder / PREVIOUS)
 

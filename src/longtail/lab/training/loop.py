@@ -37,6 +37,15 @@ def train(config: RunConfig, options: RunOptions = RunOptions(), console: Consol
         config: what to train.
         options: where and how.
         console: where to show progress.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from tempfile import TemporaryDirectory
+        >>> from longtail.lab.recipes import cifar
+        >>> with TemporaryDirectory() as runs:
+        ...     path = train(replace(cifar(epochs=1), model="resnet8"), RunOptions(runs=Path(runs)))
+        ...     sorted(file.name for file in path.glob("*.json"))
+        ['config.json', 'data.json', 'result.json']
     """
     folder = RunFolder(options.runs / config.run_id)
     if folder.result_file.exists():

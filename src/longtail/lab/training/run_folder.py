@@ -26,6 +26,10 @@ class RunFolder:
 
     Args:
         path: the folder; its name is the id of the run.
+
+    Example:
+        >>> RunFolder(Path("runs/nothing")).result() is None
+        True
     """
 
     def __init__(self, path: Path) -> None:

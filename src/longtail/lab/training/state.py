@@ -19,13 +19,23 @@ AGREE_EVERY = 10
 
 
 class TrainingError(RuntimeError):
-    """A training that went wrong; the message is one line."""
+    """A training that went wrong; the message is one line.
+
+    Example:
+        >>> TrainingError("the loss became NaN").exit_code
+        1
+    """
 
     exit_code = 1
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
-    """A signal ended the training; started again, the run goes on from its checkpoint."""
+    """A signal ended the training; started again, the run goes on from its checkpoint.
+
+    Example:
+        >>> Interrupted("interrupted in epoch 3").exit_code
+        130
+    """
 
     exit_code = 130
 
@@ -71,6 +81,7 @@ class State:
         return {
             "epoch": self.epoch,
             "step": self.step,
+            "rate": self.rate,
             "loss": total(fabric, self.loss).cpu(),
             "model": network.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -79,7 +90,7 @@ class State:
 
     def restore(self, content: dict[str, Any], network: nn.Module, optimizer: Any, fabric: Fabric) -> None:
         """Go on from there."""
-        self.epoch, self.step = content["epoch"], content["step"]
+        self.epoch, self.step, self.rate = content["epoch"], content["step"], content["rate"]
         if fabric.is_global_zero:
             self.loss += content["loss"].to(self.loss.device)
         network.load_state_dict(content["model"])

@@ -29,7 +29,14 @@ __all__ = ["LoadedRun", "evaluate_run", "load_run", "predict"]
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A trained network with all that is needed to use it."""
+    """A trained network with all that is needed to use it.
+
+    Example:
+        >>> from longtail.lab.training import load_run
+        >>> run = load_run("runs/digits-…")  # doctest: +SKIP
+        >>> run.model(run.transform(Path("photo.png"))[None]).argmax()  # doctest: +SKIP
+        tensor(7)
+    """
 
     config: RunConfig
     model: nn.Module
@@ -46,6 +53,11 @@ def load_run(path: Path | str) -> LoadedRun:
 
     Args:
         path: the run folder.
+
+    Example:
+        >>> load_run("nowhere")
+        Traceback (most recent call last):
+        longtail.lab.config.ConfigError: nowhere is no run folder: it has no config.json
     """
     folder = RunFolder(Path(path))
     config, data = folder.config(), folder.data()
@@ -93,7 +105,12 @@ class _Transform:
 
 
 def evaluate_run(path: Path, split: str = "test", data_dir: Path | None = None) -> dict[str, Any]:
-    """How good a finished run is on its test images, or on its training images without augmentation."""
+    """How good a finished run is on its test images, or on its training images without augmentation.
+
+    Example:
+        >>> evaluate_run(Path("runs/digits-…"))["error"]  # doctest: +SKIP
+        8.2
+    """
     run = load_run(path)
     dataset, _ = open_data(run.config, data_dir)
     if dataset.classes != run.classes:
@@ -107,7 +124,12 @@ def evaluate_run(path: Path, split: str = "test", data_dir: Path | None = None) 
 
 
 def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dict[str, Any]]:
-    """The most probable classes of image files, most probable first."""
+    """The most probable classes of image files, most probable first.
+
+    Example:
+        >>> list(predict(load_run("runs/digits-…"), [Path("photo.png")], top=1))  # doctest: +SKIP
+        [{'path': 'photo.png', 'classes': ['7'], 'probabilities': [0.93]}]
+    """
     for path in paths:
         with torch.no_grad():
             logits = run.model(run.transform(path)[None])

@@ -1,0 +1,58 @@
+"""Small runs in processes of their own, which can be killed."""
+
+import multiprocessing
+import os
+import resource
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions
+from longtail.lab.data import SubsetOptions
+from longtail.lab.recipes import cifar
+from longtail.lab.training import train
+
+# One process imports everything; each training is a fork of it, and starts at once.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.lab.training.runs"])
+
+
+def small_config(epochs=6, imbalance=20.0, model="resnet8", seed=0, loss=LossConfig(), **optimizer):
+    config = cifar(DataConfig(subset=SubsetOptions(imbalance=imbalance)), loss, epochs)
+    return replace(
+        config, model=model, seed=seed, optimizer=replace(config.optimizer, **({"batch_size": 64} | optimizer))
+    )
+
+
+def _train(config: str, runs: str, checkpoint_minutes: float, largest_file: int | None, folder: str) -> None:
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    if largest_file:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+    options = RunOptions(runs=Path(runs), accelerator="cpu", checkpoint_minutes=checkpoint_minutes)
+    try:
+        train(RunConfig.from_json(config), options)
+    except Exception as error:
+        Path(f"error-{os.getpid()}.txt").write_text(f"{type(error).__name__}: {error}")
+        raise SystemExit(getattr(error, "exit_code", 3)) from None
+
+
+def start(config, runs, checkpoint_minutes=10.0, largest_file=None):
+    """A process that trains; ``error_of`` tells what it said."""
+    arguments = (config.to_json(), str(runs), checkpoint_minutes, largest_file, str(runs.parent))
+    process = PROCESSES.Process(target=_train, args=arguments)
+    process.start()
+    return process
+
+
+def finish(process):
+    process.join(120)
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def error_of(process, runs):
+    return (runs.parent / f"error-{process.pid}.txt").read_text()

@@ -1,0 +1,252 @@
+"""Runs that survive: killed, interrupted, damaged, without room, and in each other's way."""
+
+import json
+import os
+import random
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from longtail.lab.config import ConfigError, LossConfig, RunConfig, RunOptions
+from longtail.lab.training import RunFolder, TrainingError, load_run, train
+from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
+from tests.lab.training.runs import error_of, finish, small_config, start
+
+TIMES = ("seconds", "images_per_second")
+
+
+def outcome(path):
+    """All that must not depend on interruptions."""
+    epochs = [{name: value for name, value in line.items() if name not in TIMES} for line in RunFolder(path).metrics()]
+    return epochs, RunFolder(path).model_file.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """A run that nobody disturbed."""
+    runs = tmp_path_factory.mktemp("reference") / "runs"
+    config = small_config()
+    assert finish(start(config, runs)) == 0
+    return runs / config.run_id
+
+
+def wait_for(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_run_killed_again_and_again_ends_with_the_same_bits(reference, tmp_path, seed):
+    """Checkpoints after every step, so that kills also hit the middle of epochs and of writing."""
+    config = RunFolder(reference).config()
+    runs = tmp_path / "runs"
+    path = runs / config.run_id
+    draw = random.Random(seed)
+    killed = 0
+    for _ in range(40):
+        before = (path / "checkpoint.pt").stat().st_mtime_ns if (path / "checkpoint.pt").exists() else 0
+        process = start(config, runs, checkpoint_minutes=1e-9)
+        if killed < 4:
+            wait_for(
+                lambda process=process, before=before: (
+                    not process.is_alive()
+                    or ((path / "checkpoint.pt").exists() and (path / "checkpoint.pt").stat().st_mtime_ns > before)
+                )
+            )
+            time.sleep(draw.uniform(0, 0.15))
+            process.kill()
+        if finish(process) == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        assert not (path / "result.json").exists()
+        killed += 1
+    assert killed >= 3
+    assert outcome(path) == outcome(reference)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_leaves_with_a_message(reference, tmp_path, number):
+    config = RunFolder(reference).config()
+    runs = tmp_path / "runs"
+    path = runs / config.run_id
+    process = start(config, runs)
+    wait_for(lambda: (path / "metrics.jsonl").exists())
+    os.kill(process.pid, number)
+    assert finish(process) == 130
+    assert "interrupted in epoch" in error_of(process, runs)
+    state, notes = load_checkpoint(path)
+    assert notes == []
+    assert (state["epoch"], state["step"]) > (0, 0)
+    assert finish(start(config, runs)) == 0
+    assert outcome(path) == outcome(reference)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "both"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_it(reference, tmp_path, damage):
+    config = RunFolder(reference).config()
+    runs = tmp_path / "runs"
+    path = runs / config.run_id
+    process = start(config, runs)
+    wait_for(lambda: (path / "metrics.jsonl").exists() and len(RunFolder(path).metrics()) >= 3)
+    process.kill()
+    assert finish(process) == -signal.SIGKILL
+    latest = path / "checkpoint.pt"
+    content = bytearray(latest.read_bytes())
+    if damage == "truncated":
+        latest.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        for place in range(1000, len(content), 997):  # some are in the unused space between tensors
+            content[place] ^= 1
+        latest.write_bytes(content)
+    else:
+        latest.write_bytes(b"")
+    if damage == "both":
+        (path / "checkpoint.previous.pt").write_bytes(b"no checkpoint")
+    state, notes = load_checkpoint(path)
+    assert f"{latest} is damaged" in notes[0]
+    assert (state is None) == (damage == "both")
+    assert finish(start(config, runs)) == 0
+    assert outcome(path) == outcome(reference)
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
+    class Hostile:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "pwned"),)
+
+    torch.save({"epoch": Hostile()}, tmp_path / "checkpoint.pt")
+    state, notes = load_checkpoint(tmp_path)
+    assert state is None
+    assert "is damaged" in notes[0]
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_the_last_two_checkpoints_are_kept(tmp_path):
+    for epoch in range(3):
+        save_checkpoint(tmp_path, {"epoch": epoch})
+    assert load_checkpoint(tmp_path) == ({"epoch": 2}, [])
+    (tmp_path / "checkpoint.pt").unlink()
+    assert load_checkpoint(tmp_path) == ({"epoch": 1}, [])
+
+
+def test_no_room_ends_the_run_with_an_error_and_an_intact_folder(tmp_path, reference):
+    config = RunFolder(reference).config()
+    runs = tmp_path / "runs"
+    process = start(config, runs, largest_file=100_000)
+    assert finish(process) != 0
+    assert "File too large" in error_of(process, runs)
+    path = runs / config.run_id
+    assert RunFolder(path).config() == config
+    assert not [name for name in os.listdir(path) if name.startswith(".checkpoint")]
+    assert not (path / "checkpoint.pt").exists()
+    assert finish(start(config, runs)) == 0
+    assert outcome(path) == outcome(reference)
+
+
+def test_the_second_process_on_a_run_is_refused(tmp_path):
+    config = small_config(epochs=200)
+    runs = tmp_path / "runs"
+    first = start(config, runs)
+    wait_for(lambda: (runs / config.run_id / "metrics.jsonl").exists())
+    second = start(config, runs)
+    assert finish(second) == 2
+    assert "is in use by another process" in error_of(second, runs)
+    first.kill()
+    assert finish(first) == -signal.SIGKILL
+    assert len(RunFolder(runs / config.run_id).metrics()) >= 1
+
+
+def test_a_finished_run_is_left_as_it_is(reference):
+    before = {path.name: path.stat().st_mtime_ns for path in reference.iterdir()}
+    config = RunFolder(reference).config()
+    assert train(config, RunOptions(runs=reference.parent)) == reference
+    assert {path.name: path.stat().st_mtime_ns for path in reference.iterdir()} == before
+
+
+def test_a_folder_of_something_else_is_refused_and_not_changed(tmp_path):
+    config = small_config(epochs=1)
+    (tmp_path / config.run_id).mkdir()
+    (tmp_path / config.run_id / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match="holds something else than a run"):
+        train(config, RunOptions(runs=tmp_path))
+    assert os.listdir(tmp_path / config.run_id) == ["thesis.tex"]
+    (tmp_path / config.run_id / "thesis.tex").unlink()
+    (tmp_path / config.run_id / "config.json").write_text(replace(config, seed=7).to_json())
+    with pytest.raises(ConfigError, match=r"config\.json is of another run"):
+        train(config, RunOptions(runs=tmp_path))
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_advice(tmp_path):
+    config = small_config(epochs=4, learning_rate=1e30)
+    with pytest.raises(
+        TrainingError, match=r"became infinite or NaN in epoch \d, step \d+, at learning rate .*--learning"
+    ):
+        train(config, RunOptions(runs=tmp_path))
+    assert not (tmp_path / config.run_id / "result.json").exists()
+
+
+def test_the_run_folder_holds_what_is_needed_to_understand_it(reference):
+    folder = RunFolder(reference)
+    assert {"config.json", "data.json", "metrics.jsonl", "checkpoint.pt", "model.safetensors", "result.json"} <= set(
+        os.listdir(reference)
+    )
+    assert list(reference.glob("events.out.tfevents.*"))
+    result, epochs = folder.result(), folder.metrics()
+    assert [line["epoch"] for line in epochs] == list(range(1, 7))
+    assert result["final"] == epochs[-1]
+    assert result["run_id"] == reference.name == folder.config().run_id
+    assert result["versions"]["torch"] == torch.__version__.split("+")[0] or "+" in result["versions"]["torch"]
+    expected = {"epoch", "train_loss", "learning_rate", "images_per_second", "seconds", "error", "error_top5"}
+    expected |= {"balanced_accuracy", "many", "medium", "few", "nll", "calibration_error", "recall"}
+    assert set(epochs[0]) == expected
+    assert epochs[-1]["error"] < 60
+    assert folder.data()["classes"] == list("0123456789")
+    assert sum(folder.data()["train_counts"]) == len(folder.data()["indices"])
+
+
+def test_training_with_micro_batches_adds_up_to_the_same(tmp_path, reference):
+    """Up to batch norms, which see the parts: without any there, the gradients are the same sums."""
+    config = small_config(epochs=1, micro_batch_size=16)
+    whole = small_config(epochs=1)
+    lines = [RunFolder(train(each, RunOptions(runs=tmp_path))).metrics()[0] for each in (whole, config)]
+    assert lines[1]["train_loss"] == pytest.approx(lines[0]["train_loss"], rel=0.2)
+    assert lines[1] != lines[0]
+
+
+@pytest.mark.parametrize(
+    "change", [{"precision": "bf16-mixed"}, {"model": "resnet14"}, {"loss": LossConfig(loss="focal", gamma=1.0)}]
+)
+def test_other_precisions_models_and_losses_train(tmp_path, change):
+    config = replace(small_config(epochs=2), **change)
+    line = RunFolder(train(config, RunOptions(runs=tmp_path))).metrics()[-1]
+    assert line["error"] <= 95
+    assert torch.tensor(line["train_loss"]).isfinite()
+
+
+def test_a_finished_run_can_be_loaded_and_a_foreign_one_is_refused(reference, tmp_path):
+    run = load_run(reference)
+    assert run.classes == tuple("0123456789")
+    assert not run.model.training
+    with pytest.raises(ConfigError, match="is no run folder: it has no config"):
+        load_run(tmp_path)
+    for name in ("config.json", "data.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((reference / name).read_bytes())
+    other = RunConfig.from_json((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(replace(other, model="resnet14").to_json())
+    with pytest.raises(ConfigError, match=r"model\.safetensors is not a resnet14 of this run"):
+        load_run(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match=r"model\.safetensors is not a resnet14"):
+        load_run(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="is not finished"):
+        load_run(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text()) | {"version": 9}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="has version 9; this is for version 1"):
+        load_run(tmp_path)
