@@ -23,9 +23,10 @@ format: .venv/installed ## let ruff put the code in order
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/installed-bench ## speed and memory beside the peers, into results/bench/: nine minutes on an idle machine
+bench: .venv/installed-bench ## speed and memory beside the peers, into results/bench/: fourteen minutes on an idle machine
 	$(BIN)/python -m benchmarks.losses --output results/bench
 	$(BIN)/python -m benchmarks.data --output results/bench
+	$(BIN)/python -m benchmarks.training --output results/bench
 
 clean: ## remove .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

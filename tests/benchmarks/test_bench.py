@@ -36,6 +36,16 @@ def test_a_quick_run_of_the_data_benchmark_has_every_row(tmp_path):
     assert all(row["median_ms"] > 0 for part in rows for row in part.values())
 
 
+def test_a_quick_run_of_the_training_benchmark_has_every_row(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.training", "--quick", "--output", str(tmp_path)]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert printed == (tmp_path / "training.md").read_text()
+    results = json.loads((tmp_path / "training.json").read_text())
+    assert len(results["speed"]) == 4
+    assert all(row["median_ms"] > 0 for row in results["speed"].values())
+    assert all(value > 0 for part in results["start"].values() for value in part.values())
+
+
 def test_peak_memory_counts_what_is_held_at_once():
     def two_after_one_another():
         for _ in range(2):

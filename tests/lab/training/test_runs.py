@@ -33,6 +33,14 @@ def reference(tmp_path_factory):
     return runs / config.run_id
 
 
+def changed(path):
+    """When the file was last written; between two checkpoints there is none for a moment."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def wait_for(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
@@ -49,13 +57,12 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bits(reference, tmp_pat
     draw = random.Random(seed)
     killed = 0
     for _ in range(40):
-        before = (path / "checkpoint.pt").stat().st_mtime_ns if (path / "checkpoint.pt").exists() else 0
+        before = changed(path / "checkpoint.pt")
         process = start(config, runs, checkpoint_minutes=1e-9)
         if killed < 4:
             wait_for(
                 lambda process=process, before=before: (
-                    not process.is_alive()
-                    or ((path / "checkpoint.pt").exists() and (path / "checkpoint.pt").stat().st_mtime_ns > before)
+                    not process.is_alive() or changed(path / "checkpoint.pt") > before
                 )
             )
             time.sleep(draw.uniform(0, 0.15))
