@@ -95,7 +95,7 @@ class RunFolder:
     def finish(self, config: RunConfig, network: nn.Module, epochs: list[dict[str, Any]]) -> None:
         """Write the weights, and then the result: whoever finds it finds a complete run."""
         weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
-        # A single entry of metadata: safetensors writes several in an order of its own, and the same run is the same file.
+        # A single entry of metadata: several have no fixed order in the file, and the same run is the same file.
         write_atomically(self.model_file, to_safetensors(weights, {"run_id": config.run_id}))
         result = {
             "run_id": config.run_id,
