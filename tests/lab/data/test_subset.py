@@ -147,7 +147,8 @@ def test_whatever_is_said_to_do_does(counts, imbalance, profile):
     except DataError as error:
         if "max_count" in str(error):
             enough = int(str(error).rpartition("max_count ")[2].split()[0])
-            long_tailed_subset(labels, imbalance, profile=profile, max_count=enough)
+            chosen = long_tailed_subset(labels, imbalance, profile=profile, max_count=enough)
+            assert (chosen.counts <= counts).all()
     except ValueError:  # a class without samples, whatever the max_count
         return
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from longtail.lab.config import ConfigError, LossConfig, RunConfig, RunOptions
-from longtail.lab.training import RunFolder, TrainingError, load_run, train
+from longtail.lab.training import RunFolder, TrainingError, load_run, loop, train
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from tests.lab.training.runs import error_of, finish, small_config, start
 
@@ -74,6 +74,33 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bits(reference, tmp_pat
         killed += 1
     assert killed >= 3
     assert outcome(path) == outcome(reference)
+
+
+@pytest.mark.parametrize("place", ["save_checkpoint", "write_metrics"])
+def test_an_end_between_two_files_loses_no_epoch(tmp_path, monkeypatch, place):
+    """Killed before or after each of the two is written, in turn."""
+    config = small_config(epochs=3)
+    owner = loop if place == "save_checkpoint" else RunFolder
+    write = getattr(owner, place)
+    for number in range(4):
+        calls = []
+
+        def killed(*arguments, number=number, calls=calls):
+            calls.append(arguments)
+            if number % 2:
+                write(*arguments)
+            if len(calls) == 1 + number // 2:
+                raise KeyboardInterrupt
+            if not number % 2:
+                write(*arguments)
+
+        runs = tmp_path / str(number)
+        monkeypatch.setattr(owner, place, killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, RunOptions(runs=runs))
+        monkeypatch.setattr(owner, place, write)
+        path = train(config, RunOptions(runs=runs))
+        assert [line["epoch"] for line in RunFolder(path).metrics()] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -145,9 +145,10 @@ def _train(
                     **found,
                 }
             )
-            save()
+            # Before the checkpoint: of one without its line, the line would be missing for ever.
             if fabric.is_global_zero:
                 folder.write_metrics(lines)
+            save()
             display.epoch(lines)
     if fabric.is_global_zero:
         folder.finish(config, network, lines)
