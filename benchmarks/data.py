@@ -25,13 +25,14 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.measure import circumstances, described, interleaved_times
 from longtail.lab.data import ImageDataset, ImageFiles, InMemoryImages, evaluation_loader, open_dataset, training_loader
 from longtail.lab.data.decode import random_box
+from longtail.lab.models import build_model
 
 WORKERS = os.cpu_count() or 1
 BATCH = 128
@@ -68,7 +69,7 @@ def cifar(folder: Path, quick: bool) -> Result:
         name="cifar", classes=tuple("0123456789"), train=both, test=both, mean=(128.0,) * 3, std=(128.0,) * 3, pad=4
     )
     plain = PlainCifar(images)
-    network = ResNet32()
+    network = build_model("resnet32", 10)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     batch = next(training_loader(dataset, BATCH).epoch(0))
 
@@ -211,41 +212,6 @@ class PlainPhotographs(Dataset[tuple[Tensor, int]]):
             image = image.crop((left, top, left + 224, top + 224))
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
         return (pixels - self.mean) / self.std, 0
-
-
-class ResNet32(nn.Module):
-    """The network of the paper's CIFAR experiments."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
-        width = 16
-        for wider, stride in ((16, 1), (32, 2), (64, 2)):
-            for block in range(5):
-                layers.append(Block(width, wider, stride if block == 0 else 1))
-                width = wider
-        self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.layers(images)
-        return logits
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, wider: int, stride: int) -> None:
-        super().__init__()
-        self.stride, self.grown = stride, wider - width
-        self.path = nn.Sequential(
-            nn.Conv2d(width, wider, 3, stride, padding=1, bias=False),
-            nn.BatchNorm2d(wider),
-            nn.ReLU(),
-            nn.Conv2d(wider, wider, 3, padding=1, bias=False),
-            nn.BatchNorm2d(wider),
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        short = F.pad(images[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.grown))
-        return F.relu(self.path(images) + short)
 
 
 @functools.cache

@@ -19,11 +19,11 @@ from longtail._checks import check_choice, check_in_unit_interval, check_non_neg
 from longtail.lab.data import OwnImages, SubsetOptions
 from longtail.lab.models import MODELS
 from longtail.losses import LOSSES
+from longtail.weights import NORMALIZATIONS, SCHEMES
 
 __all__ = ["ConfigError", "DataConfig", "LossConfig", "OptimizerConfig", "RunConfig", "RunOptions"]
 
 VERSION = 1
-SCHEMES = ("effective", "inverse", "inverse_sqrt", "uniform")
 
 
 class ConfigError(Exception):
@@ -80,7 +80,7 @@ class LossConfig:
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, tuple(LOSSES))
         check_choice("weighting", self.weighting, SCHEMES)
-        check_choice("normalize", self.normalize, ("classes", "samples"))
+        check_choice("normalize", self.normalize, NORMALIZATIONS)
         for name, applies, default, owner in (
             ("beta", self.weighting == "effective", 0.999, "effective weights"),
             ("gamma", self.loss == "focal", 0.5, "the focal loss"),

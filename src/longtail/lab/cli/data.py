@@ -14,7 +14,7 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg
 from tyro.extras import SubcommandApp
 
-from longtail.lab.cli.output import console, print_json, progress
+from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
 from longtail.lab.data import (
     CATALOG,
     DataError,
@@ -33,12 +33,10 @@ __all__ = ["app"]
 
 app = SubcommandApp()
 
-DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the data sets; $LONGTAIL_DATA by default.")]
 Data = Positional[
     Annotated[str, arg(metavar="DATA", help="A name of longtail data list, or a folder or list of your own images.")]
 ]
 Name = Positional[Annotated[str, arg(metavar="NAME", help="A name of longtail data list.")]]
-AsJson = Annotated[bool, arg(name="json", help="Print JSON.")]
 OrSkip = Annotated[OnError, arg(help="skip reads every image first, reports the broken ones, and leaves them out.")]
 OrCount = Annotated[OnError, arg(help="stop ends with an error if there are any; skip only counts them.")]
 Manifest = Annotated[Path | None, arg(metavar="FILE", help="Write which images were chosen, and the class index.")]
@@ -68,7 +66,7 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         table.add_row(name, "found" if there else "-", CATALOG[name].about)
     out = console()
     out.print(table)
-    out.print("\nlongtail data fetch NAME gets one; a folder of your own images needs no name.", highlight=False)
+    out.print("\nlongtail data fetch NAME gets one; a folder of your own images needs no name.")
 
 
 @app.command(name="show")
@@ -88,7 +86,7 @@ def show(
     """
     dataset = open_dataset(data, data_dir, own=own, on_error=on_error, console=progress())
     for note in dataset.notes:
-        progress().print(note, highlight=False, markup=False, soft_wrap=True)
+        progress().print(note, soft_wrap=True)
     dataset, chosen = subset.choose(dataset)
     if manifest:
         files = dataset.train
@@ -125,8 +123,8 @@ def check(
         raise DataError(broken[-1])
     out = console()
     for line in broken:
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
-    out.print(f"{images:,} images, {len(broken):,} broken", highlight=False)
+        out.print(line, soft_wrap=True)
+    out.print(f"{images:,} images, {len(broken):,} broken")
 
 
 @app.command(name="fetch")
@@ -137,7 +135,7 @@ def fetch(name: Name, data_dir: DataDir = None, mirror: Mirror = None) -> None:
 
     """
     folder = fetch_dataset(name, data_dir, mirror=mirror, console=progress())
-    console().print(f"{name} is in {folder}", highlight=False, markup=False, soft_wrap=True)
+    console().print(f"{name} is in {folder}", soft_wrap=True)
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
@@ -154,12 +152,12 @@ def _print_summary(summary: dict[str, Any]) -> None:
         ),
     ]
     for line in lines:
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
     out.print()
     out.print(_class_table(summary, _bar_character(out), out.width))
-    out.print("\nE: effective number of n images, (1-βⁿ)/(1-β)", highlight=False)
+    out.print("\nE: effective number of n images, (1-βⁿ)/(1-β)")
     if subset:
-        out.print(f"sha256 of the chosen images: {subset['sha256']}", highlight=False, soft_wrap=True)
+        out.print(f"sha256 of the chosen images: {subset['sha256']}", soft_wrap=True)
 
 
 def _number(count: int, noun: str, plural: str) -> str:

@@ -36,7 +36,7 @@ def demo_command(runs: Annotated[Path, arg(metavar="DIR", help="Folder of the ru
     results: dict[str, list[dict[str, Any]]] = {}
     for name, loss in LOSSES.items():
         for seed in range(SEEDS):
-            say.print(f"{name}, seed {seed}", highlight=False)
+            say.print(f"{name}, seed {seed}")
             folder = RunFolder(train(_config(loss, seed), RunOptions(runs=runs, accelerator="cpu")))
             result = folder.result()
             assert result is not None
@@ -45,7 +45,6 @@ def demo_command(runs: Annotated[Path, arg(metavar="DIR", help="Folder of the ru
     out.print(
         f"Handwritten digits at imbalance {IMBALANCE:g}: 128 images of the digit 0, 2 of the digit 9.\n"
         f"ResNet-8, {EPOCHS} epochs; in percent, mean ± standard deviation of {SEEDS} seeds; 50 test images a digit.\n",
-        highlight=False,
     )
     out.print(_table(results))
     out.print(
@@ -53,7 +52,6 @@ def demo_command(runs: Annotated[Path, arg(metavar="DIR", help="Folder of the ru
         "  longtail data show digits --imbalance 50        what was trained on\n"
         "  longtail train --data digits --imbalance 50 --loss focal --model resnet8 --epochs 40\n"
         "  longtail train --data path/to/your/images --model resnet18 --epochs 30 --batch-size 64",
-        highlight=False,
         soft_wrap=True,
     )
 

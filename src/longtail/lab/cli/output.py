@@ -1,24 +1,29 @@
-"""Where commands print: results to standard output, all else to standard error."""
+"""What commands have in common: where they print, results to standard output, all else to standard error; flags."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from rich.console import Console
+from tyro.conf import arg
 
-__all__ = ["console", "print_json", "progress"]
+__all__ = ["AsJson", "DataDir", "console", "print_json", "progress"]
+
+AsJson = Annotated[bool, arg(name="json", help="Print JSON.")]
+DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the data sets; $LONGTAIL_DATA by default.")]
 
 
 def console() -> Console:
     """Standard output, as wide as a table needs where it is not a terminal."""
-    return Console(width=None if sys.stdout.isatty() else 160)
+    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
 
 
 def progress() -> Console:
     """Standard error."""
-    return Console(stderr=True)
+    return Console(stderr=True, highlight=False, markup=False)
 
 
 def print_json(content: Any) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from rich.table import Table
@@ -16,7 +16,7 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail._checks import check_choice
-from longtail.lab.cli.output import console, print_json, progress
+from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
 from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions
 from longtail.lab.data import GROUPS
 from longtail.lab.data.listing import list_images
@@ -24,9 +24,7 @@ from longtail.lab.recipes import RECIPES, default_recipe
 
 __all__ = ["evaluate_command", "predict_command", "train_command"]
 
-AsJson = Annotated[bool, arg(name="json", help="Print JSON.")]
 Run = Positional[Annotated[Path, arg(metavar="RUN", help="A run folder.")]]
-DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the data sets; $LONGTAIL_DATA by default.")]
 
 
 def train_command(arguments: Sequence[str]) -> Callable[..., None]:
@@ -64,7 +62,7 @@ def train_command(arguments: Sequence[str]) -> Callable[..., None]:
             f"error {final['error']:.2f}%; recall {final['balanced_accuracy']:.1%} ({groups})",
             f"the run is in {path}: longtail evaluate {path}",
         ):
-            out.print(line, highlight=False, markup=False, soft_wrap=True)
+            out.print(line, soft_wrap=True)
 
     return run
 
@@ -105,15 +103,17 @@ def evaluate_command(
     """
     from longtail.lab.training import evaluate_run, load_run
 
-    found = evaluate_run(run, split, data_dir)
     loaded = load_run(run)
+    found = evaluate_run(loaded, split, data_dir)
     if as_json:
         names = dict(zip(loaded.classes, found.pop("recall"), strict=True))
         print_json({"run": str(run), "split": split, **found, "recall": names})
         return
     out = console()
-    summary = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items() if _is_number(value))
-    out.print(f"{split}: {summary}\n", highlight=False, markup=False, soft_wrap=True)
+    summary = ", ".join(
+        f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items() if isinstance(value, float)
+    )
+    out.print(f"{split}: {summary}\n", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     for name in ("class", "training images", "recall"):
         table.add_column(name, justify="left" if name == "class" else "right")
@@ -121,10 +121,6 @@ def evaluate_command(
     for name, count, recall in sorted(rows, key=lambda row: (row[2] is None, row[2] or 0.0)):
         table.add_row(Text(name), f"{count:,}", "-" if recall is None else f"{recall:.1%}")
     out.print(table)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float)
 
 
 def predict_command(

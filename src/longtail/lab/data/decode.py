@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from longtail.lab.data.errors import DataError
 
-__all__ = ["centre_box", "check_image", "random_box", "read_crop", "read_image"]
+__all__ = ["centre_box", "check_image", "random_box", "read_centre_crop", "read_crop", "read_image"]
 
 Pixels = npt.NDArray[np.uint8]
 Box = tuple[float, float, float, float]
@@ -70,6 +70,12 @@ def read_crop(path: Path, size: int, choose_box: Callable[[int, int], Box], mirr
     pixels = torch.from_numpy(np.array(crop)).permute(2, 0, 1)
     scaled = F.interpolate(pixels[None], (size, size), mode="bilinear", antialias=True)[0]
     return scaled.flip(2) if mirror else scaled
+
+
+def read_centre_crop(path: Path, size: int) -> Tensor:
+    """The middle of the image, as networks are evaluated on it: the shorter side is scaled to 8/7 of ``size``."""
+    part = size / (size + round(size / 7))
+    return read_crop(path, size, lambda width, height: centre_box(width, height, part))
 
 
 def check_image(path: Path) -> None:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from longtail.counts import IntArray
 from longtail.lab.data.batches import CROPS, BatchPlan, Order, Shard, in_order, shuffled
 from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images
-from longtail.lab.data.decode import centre_box, random_box, read_crop
+from longtail.lab.data.decode import random_box, read_centre_crop, read_crop
 from longtail.lab.data.errors import DataError
 
 __all__ = ["Batch", "Loader", "evaluation_loader", "training_loader"]
@@ -253,7 +253,6 @@ class _Crops(Dataset[Any]):
 
     def __init__(self, files: ImageFiles, size: int, augment_seed: int | None, flip: bool) -> None:
         self.files, self.size, self.augment_seed, self.flip = files, size, augment_seed, flip
-        self.part = size / (size + round(size / 7))
 
     def __getitem__(self, request: tuple[int, int, int]) -> tuple[Tensor | DataError, int]:
         epoch, position, index = request
@@ -265,7 +264,7 @@ class _Crops(Dataset[Any]):
 
     def _read(self, path: Path, epoch: int, position: int) -> Tensor:
         if self.augment_seed is None:
-            return read_crop(path, self.size, lambda width, height: centre_box(width, height, self.part))
+            return read_centre_crop(path, self.size)
         # By position, so that an image that is drawn twice in an epoch is not cropped twice in the same way.
         draw = random.Random(f"{self.augment_seed} {epoch} {position}")
         mirror = self.flip and draw.random() < 0.5

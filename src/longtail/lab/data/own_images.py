@@ -16,6 +16,7 @@ from longtail.lab.data.dataset import ImageDataset, ImageFiles
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.listing import list_images
 from longtail.lab.data.lists import LIST_ENDINGS, Labelled, check_files_exist, read_list
+from longtail.lab.data.subset import shuffled_by_class
 
 __all__ = ["OwnImages", "open_own_images"]
 
@@ -76,7 +77,7 @@ def open_own_images(data: Path, options: OwnImages = OwnImages(), check_lists: b
         if both:
             notes.append(f"{len(both):,} images are in both the training and the test set, such as {min(both)}")
     else:
-        if len(_everywhere(train)) < len(train.paths):
+        if len(set(train.paths)) < len(train.paths):
             raise DataError(f"{train.source} names an image twice: give the test images apart, so that none is in both")
         labels = train_files.labels.numpy()
         apart = stratified_part(labels, options.test_fraction, options.split_seed)
@@ -98,11 +99,8 @@ def stratified_part(labels: IntArray, fraction: float, seed: int) -> npt.NDArray
     """
     if not 0 < fraction < 1:
         raise ValueError(f"test_fraction must be between 0 and 1, got {fraction}")
-    shuffle = np.random.RandomState(seed).shuffle  # its stream is the same in all versions of NumPy
     marked = np.zeros(len(labels), dtype=np.bool_)
-    for label in np.unique(labels):
-        samples = np.flatnonzero(labels == label)
-        shuffle(samples)
+    for samples in shuffled_by_class(labels, seed):
         marked[samples[: min(max(round(fraction * len(samples)), 1), len(samples) - 1)]] = True
     return marked
 

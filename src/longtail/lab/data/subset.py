@@ -142,13 +142,8 @@ def long_tailed_subset(
     if imbalance == 1 and max_count is None:
         counts = available
     _check_enough(counts, available, imbalance, profile, classes)
-    # The legacy generator: its stream is frozen for all versions of NumPy, so a seed means the same images forever.
-    shuffle = np.random.RandomState(seed).shuffle
-    chosen = []
-    for label, count in enumerate(counts):
-        samples = np.flatnonzero(values == label)
-        shuffle(samples)
-        chosen.append(samples[:count])
+    of_class = shuffled_by_class(values, seed)
+    chosen = [samples[:count] for samples, count in zip(of_class, counts, strict=True)]
     return LongTailedSubset(
         imbalance=float(imbalance),
         profile=profile,
@@ -157,6 +152,21 @@ def long_tailed_subset(
         indices=np.sort(np.concatenate(chosen)).astype(np.int64),
         labels_sha256=_sha256(values),
     )
+
+
+def shuffled_by_class(labels: IntArray, seed: int) -> list[IntArray]:
+    """The positions of the samples of each class, in an order that depends on the seed alone.
+
+    Example:
+        >>> shuffled_by_class(np.array([1, 0, 1, 1]), seed=0)
+        [array([1]), array([3, 2, 0])]
+    """
+    # The legacy generator: its stream is frozen for all versions of NumPy, so a seed means the same images forever.
+    shuffle = np.random.RandomState(seed).shuffle
+    of_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(class_counts(labels))[:-1])
+    for samples in of_class:
+        shuffle(samples)
+    return of_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,10 +191,10 @@ class SubsetOptions:
 
     def choose(self, dataset: ImageDataset) -> tuple[ImageDataset, LongTailedSubset]:
         """The data set with the chosen training images alone, and which those are."""
-        if self.imbalance is None:
-            for name, default in (("profile", "exponential"), ("subset_seed", 0 if self.max_count is None else None)):
-                if default is not None and getattr(self, name) != default:
-                    raise DataError(f"{name} {getattr(self, name)} would do nothing without an imbalance")
+        if self.imbalance is None and self.profile != "exponential":
+            raise DataError(f"profile {self.profile} would do nothing without an imbalance")
+        if self.imbalance is None and self.max_count is None and self.subset_seed:
+            raise DataError(f"subset_seed {self.subset_seed} would do nothing without an imbalance")
         chosen = long_tailed_subset(
             dataset.train.labels,
             1 if self.imbalance is None else self.imbalance,

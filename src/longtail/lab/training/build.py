@@ -10,6 +10,7 @@ from rich.console import Console
 from torch import nn
 
 from longtail.counts import IntArray
+from longtail.heads import param_groups
 from longtail.lab.config import RunConfig
 from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset, open_dataset
 from longtail.lab.models import CifarResNet, ResNet, build_model
@@ -51,22 +52,21 @@ def build_loss(config: RunConfig, counts: IntArray) -> ClassBalancedLoss:
 def build_optimizer(config: RunConfig, network: CifarResNet | ResNet) -> torch.optim.Optimizer:
     """Stochastic gradient descent, with weight decay where it belongs."""
     optimizer = config.optimizer
-    decayed: list[nn.Parameter] = []
-    free: list[nn.Parameter] = []
-    is_sigmoid = config.loss.loss != "softmax"
-    for module in network.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            is_last_bias = module is network.fc and name == "bias"
-            is_exempt = is_last_bias and is_sigmoid
-            if not optimizer.decay_norms:
-                is_exempt = is_last_bias or isinstance(module, nn.BatchNorm2d)
-            (free if is_exempt else decayed).append(parameter)
-    groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": optimizer.weight_decay},
-        {"params": free, "weight_decay": 0.0},
-    ]
+    groups: list[dict[str, Any]] = [{"params": list(network.parameters()), "weight_decay": optimizer.weight_decay}]
+    if config.loss.loss != "softmax" or not optimizer.decay_norms:
+        groups = param_groups(network, optimizer.weight_decay, network.fc)
+    if not optimizer.decay_norms:
+        norms = [
+            weight
+            for module in network.modules()
+            if isinstance(module, nn.BatchNorm2d)
+            for weight in module.parameters()
+        ]
+        kept = {id(weight) for weight in norms}
+        groups[0]["params"] = [weight for weight in groups[0]["params"] if id(weight) not in kept]
+        groups[1]["params"] += norms
     return torch.optim.SGD(
-        [group for group in groups if group["params"]],
+        groups,
         lr=optimizer.learning_rate_at(0.0),
         momentum=optimizer.momentum,
         nesterov=optimizer.nesterov,

@@ -13,7 +13,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from longtail.lab.config import RunConfig, RunOptions
-from longtail.lab.data import ImageDataset, Loader, LongTailedSubset, Shard, evaluation_loader, training_loader
+from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset, Shard, evaluation_loader, training_loader
 from longtail.lab.models.batch_norm import synchronise_batch_norms
 from longtail.lab.training.build import build_loss, build_network, build_optimizer, open_data
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
@@ -113,17 +113,7 @@ def _train(
                 state.rate = config.optimizer.learning_rate_at(state.epoch + state.step / len(loader))
                 for group in optimizer.param_groups:
                     group["lr"] = state.rate
-                # The mean over the samples of all processes: DDP takes the mean over the processes.
-                scale = fabric.world_size / batch.total
-                pieces = split(batch.images, batch.labels, config.optimizer.micro_batch_size)
-                for number, (images, labels) in enumerate(pieces, start=1):
-                    with fabric.no_backward_sync(model, enabled=number < len(pieces)):
-                        loss = criterion(model(images), labels) * scale
-                        fabric.backward(loss)
-                    state.add(loss.detach() / scale)
-                optimizer.step()
-                optimizer.zero_grad()
-                state.step += 1
+                train_step(fabric, model, criterion, optimizer, batch, config.optimizer.micro_batch_size, state)
                 images_seen += batch.total
                 display.step(state)
                 if stop.agreed(fabric, state.step):
@@ -134,11 +124,11 @@ def _train(
             state.check_finite()
             train_seconds = timer.seconds()
             found = evaluate_network(fabric, model, test_loader, ClassifierMetrics(dataset.counts, config.loss.loss))
-            state.end_epoch()
+            loss_of_epoch = total(fabric, state.end_epoch()).item()
             lines.append(
                 {
                     "epoch": state.epoch,
-                    "train_loss": total(fabric, state.epoch_loss).item() / len(dataset.train),
+                    "train_loss": loss_of_epoch / len(dataset.train),
                     "learning_rate": state.rate,
                     "images_per_second": images_seen / train_seconds,
                     "seconds": timer.seconds(),
@@ -153,6 +143,23 @@ def _train(
     if fabric.is_global_zero:
         folder.finish(config, network, lines)
     fabric.barrier()
+
+
+def train_step(
+    fabric: Fabric, model: Any, criterion: nn.Module, optimizer: Any, batch: Batch, micro_size: int | None, state: State
+) -> None:
+    """Forward, backward, and a step of the optimizer; nothing here waits for the device."""
+    # The mean over the samples of all processes: DDP takes the mean over the processes.
+    scale = fabric.world_size / batch.total
+    pieces = split(batch.images, batch.labels, micro_size)
+    for number, (images, labels) in enumerate(pieces, start=1):
+        with fabric.no_backward_sync(model, enabled=number < len(pieces)):
+            loss = criterion(model(images), labels) * scale
+            fabric.backward(loss)
+        state.add(loss.detach() / scale)
+    optimizer.step()
+    optimizer.zero_grad()
+    state.step += 1
 
 
 @torch.no_grad()

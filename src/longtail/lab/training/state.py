@@ -54,7 +54,6 @@ class State:
         self.epoch = self.step = 0
         self.rate = 0.0
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
-        self.epoch_loss = self.loss
         self.first_bad = torch.tensor(-1, device=device)
 
     def add(self, loss: Tensor) -> None:
@@ -63,10 +62,11 @@ class State:
         bad = (self.first_bad < 0) & ~loss.isfinite()
         self.first_bad = torch.where(bad, self.step + 1, self.first_bad)
 
-    def end_epoch(self) -> None:
-        """Start counting anew."""
+    def end_epoch(self) -> Tensor:
+        """Start counting anew, and return the loss of the epoch, summed over samples."""
         self.epoch, self.step = self.epoch + 1, 0
-        self.epoch_loss, self.loss = self.loss, torch.zeros_like(self.loss)
+        loss, self.loss = self.loss, torch.zeros_like(self.loss)
+        return loss
 
     def check_finite(self) -> None:
         """Stop a training whose loss is no number any more: nothing good follows."""

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from longtail.lab.config import ConfigError, RunConfig
 from longtail.lab.data import evaluation_loader
-from longtail.lab.data.decode import centre_box, read_crop, read_image
+from longtail.lab.data.decode import read_centre_crop, read_image
 from longtail.lab.models import build_model
 from longtail.lab.training.build import open_data
 from longtail.lab.training.loop import EVALUATION_BATCH, evaluate_network
@@ -89,11 +89,7 @@ class _Transform:
         self.mean, self.std = (torch.tensor(values)[:, None, None] for values in (mean, std))
 
     def __call__(self, path: Path) -> Tensor:
-        if self.shape is None:
-            part = self.size / (self.size + round(self.size / 7))
-            pixels = read_crop(path, self.size, lambda width, height: centre_box(width, height, part))
-        else:
-            pixels = self._whole(path, *self.shape)
+        pixels = read_centre_crop(path, self.size) if self.shape is None else self._whole(path, *self.shape)
         return (pixels.float() - self.mean) / self.std
 
     def _whole(self, path: Path, channels: int, height: int, width: int) -> Tensor:
@@ -104,17 +100,16 @@ class _Transform:
         return pixels[0] if channels == 3 else pixels[0].float().mean(dim=0, keepdim=True).round()
 
 
-def evaluate_run(path: Path, split: str = "test", data_dir: Path | None = None) -> dict[str, Any]:
+def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = None) -> dict[str, Any]:
     """How good a finished run is on its test images, or on its training images without augmentation.
 
     Example:
-        >>> evaluate_run(Path("runs/digits-…"))["error"]  # doctest: +SKIP
+        >>> evaluate_run(load_run("runs/digits-…"))["error"]  # doctest: +SKIP
         8.2
     """
-    run = load_run(path)
     dataset, _ = open_data(run.config, data_dir)
     if dataset.classes != run.classes:
-        raise ConfigError(f"{path} was trained on other classes than {run.config.data.data} has now")
+        raise ConfigError(f"{run.config.run_id} was trained on other classes than {run.config.data.data} has now")
     images = dataset.test if split == "test" else dataset.train
     loader = evaluation_loader(dataset, EVALUATION_BATCH, images=images, image_size=run.config.data.image_size)
     fabric = Fabric(accelerator="auto", devices=1, precision=run.config.precision)  # type: ignore[arg-type]
