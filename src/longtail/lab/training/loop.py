@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,110 +57,145 @@ def train(config: RunConfig, options: RunOptions = RunOptions(), console: Consol
     # First the data: a run that cannot start leaves no folder.
     dataset, subset = open_data(config, options.data_dir, console)
     with folder.opened(config) if fabric.is_global_zero else contextlib.nullcontext(), stop_signals() as stop:
-        _train(config, options, fabric, folder, dataset, subset, console, stop)
+        training = Training.new(config, options, fabric, dataset, folder)
+        notes = training.resume(subset)
+        lines = folder.metrics()[: training.state.epoch]
+        with training.display(console) as display:
+            for note in (*dataset.notes, *notes):
+                display.say(note)
+            while training.state.epoch < config.optimizer.epochs:
+                lines.append(train_epoch(training, Timer(options.checkpoint_minutes), stop, display))
+                # Before the checkpoint: of one without its line, the line would be missing for ever.
+                if fabric.is_global_zero:
+                    folder.write_metrics(lines)
+                training.save()
+                display.epoch(lines)
+        if fabric.is_global_zero:
+            folder.finish(config, training.network, lines)
+        fabric.barrier()
     return folder.path
 
 
-def _train(
-    config: RunConfig,
-    options: RunOptions,
-    fabric: Fabric,
-    folder: RunFolder,
-    dataset: ImageDataset,
-    subset: LongTailedSubset,
-    console: Console | None,
-    stop: Stop,
-) -> None:
-    shared: dict[str, Any] = {
-        "image_size": config.data.image_size,
-        "shard": Shard(fabric.global_rank, fabric.world_size),
-        "device": fabric.device,
-        "workers": options.workers,
+@dataclass(frozen=True)
+class Training:
+    """What is trained, on what, and how far it is."""
+
+    config: RunConfig
+    fabric: Fabric
+    dataset: ImageDataset
+    folder: RunFolder
+    loader: Loader
+    test_loader: Loader
+    network: nn.Module
+    """Whose weights are saved."""
+    model: Any
+    """The network as it is called: compiled, and over several processes."""
+    criterion: nn.Module
+    optimizer: Any
+    state: State
+
+    @classmethod
+    def new(
+        cls, config: RunConfig, options: RunOptions, fabric: Fabric, dataset: ImageDataset, folder: RunFolder
+    ) -> Training:
+        """With new weights."""
+        shared: dict[str, Any] = {
+            "image_size": config.data.image_size,
+            "shard": Shard(fabric.global_rank, fabric.world_size),
+            "device": fabric.device,
+            "workers": options.workers,
+        }
+        batch_size, augment = config.optimizer.batch_size, config.data.augment
+        torch.manual_seed(config.seed)
+        network = build_network(config, dataset)
+        if config.sync_batch_norm and fabric.world_size > 1:
+            synchronise_batch_norms(network)
+        # Convolutions are faster with the channels of a pixel side by side.
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        compiled: Any = torch.compile(network) if config.compile else network
+        model, optimizer = fabric.setup(compiled, build_optimizer(config, network))
+        return cls(
+            config=config,
+            fabric=fabric,
+            dataset=dataset,
+            folder=folder,
+            loader=training_loader(dataset, batch_size, seed=config.seed, augment=augment, **shared),
+            test_loader=evaluation_loader(dataset, EVALUATION_BATCH, **shared),
+            network=network,
+            model=model,
+            criterion=build_loss(config, dataset.counts).to(fabric.device),
+            optimizer=optimizer,
+            state=State(fabric.device),
+        )
+
+    def resume(self, subset: LongTailedSubset) -> list[str]:
+        """Go on from the last checkpoint, if there is one, and say what was wrong with others."""
+        saved, notes = load_checkpoint(self.folder.path)
+        if saved:
+            self.folder.check_data(self.dataset, subset)
+            self.state.restore(saved, self.network, self.optimizer, self.fabric)
+        elif self.fabric.is_global_zero:
+            self.folder.write_data(self.dataset, subset)
+        return notes
+
+    def save(self) -> None:
+        """Write a checkpoint, unless the training has gone astray."""
+        self.state.check_finite()
+        content = self.state.content(self.network, self.optimizer, self.fabric)
+        if self.fabric.is_global_zero:
+            save_checkpoint(self.folder.path, content)
+
+    def display(self, console: Console | None) -> Display:
+        """For people, from where the training is."""
+        path = self.folder.path if self.fabric.is_global_zero else None
+        return Display(path, console, self.config.optimizer.epochs, len(self.loader), self.state)
+
+
+def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) -> dict[str, Any]:
+    """Train on each image once, or on those that are left, and return the epoch's line of metrics."""
+    config, fabric, state = training.config, training.fabric, training.state
+    images_seen = 0
+    training.model.train()
+    for batch in training.loader.epoch(state.epoch, state.step):
+        state.rate = config.optimizer.learning_rate_at(state.epoch + state.step / len(training.loader))
+        for group in training.optimizer.param_groups:
+            group["lr"] = state.rate
+        train_step(training, batch)
+        images_seen += batch.total
+        display.step(state)
+        if stop.agreed(fabric, state.step):
+            training.save()
+            raise Interrupted(f"interrupted in epoch {state.epoch + 1}; the same command goes on from there")
+        if timer.is_due(fabric, state.step):
+            training.save()
+    state.check_finite()
+    train_seconds = timer.seconds()
+    metrics = ClassifierMetrics(training.dataset.counts, config.loss.loss, fabric.device)
+    found = evaluate_network(fabric, training.model, training.test_loader, metrics)
+    loss_of_epoch = total(fabric, state.end_epoch()).item()
+    return {
+        "epoch": state.epoch,
+        "train_loss": loss_of_epoch / len(training.dataset.train),
+        "learning_rate": state.rate,
+        "images_per_second": images_seen / train_seconds,
+        "seconds": timer.seconds(),
+        **found,
     }
-    batch_size, epochs = config.optimizer.batch_size, config.optimizer.epochs
-    loader = training_loader(dataset, batch_size, seed=config.seed, augment=config.data.augment, **shared)
-    test_loader = evaluation_loader(dataset, EVALUATION_BATCH, **shared)
-
-    torch.manual_seed(config.seed)
-    network = build_network(config, dataset)
-    if config.sync_batch_norm and fabric.world_size > 1:
-        synchronise_batch_norms(network)
-    criterion = build_loss(config, dataset.counts).to(fabric.device)
-    # Convolutions are faster with the channels of a pixel side by side.
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    compiled: Any = torch.compile(network) if config.compile else network
-    model, optimizer = fabric.setup(compiled, build_optimizer(config, network))
-    saved, notes = load_checkpoint(folder.path)
-    state = State(fabric.device)
-    if saved:
-        state.restore(saved, network, optimizer, fabric)
-    elif fabric.is_global_zero:
-        folder.write_data(dataset, subset)
-    lines = folder.metrics()[: state.epoch]
-
-    def save() -> None:
-        state.check_finite()
-        content = state.content(network, optimizer, fabric)
-        if fabric.is_global_zero:
-            save_checkpoint(folder.path, content)
-
-    display = Display(folder.path if fabric.is_global_zero else None, console, epochs, len(loader), state)
-    with display:
-        for note in (*dataset.notes, *notes):
-            display.say(note)
-        while state.epoch < epochs:
-            timer, images_seen = Timer(options.checkpoint_minutes), 0
-            model.train()
-            for batch in loader.epoch(state.epoch, state.step):
-                state.rate = config.optimizer.learning_rate_at(state.epoch + state.step / len(loader))
-                for group in optimizer.param_groups:
-                    group["lr"] = state.rate
-                train_step(fabric, model, criterion, optimizer, batch, config.optimizer.micro_batch_size, state)
-                images_seen += batch.total
-                display.step(state)
-                if stop.agreed(fabric, state.step):
-                    save()
-                    raise Interrupted(f"interrupted in epoch {state.epoch + 1}; the same command goes on from there")
-                if timer.is_due(fabric, state.step):
-                    save()
-            state.check_finite()
-            train_seconds = timer.seconds()
-            found = evaluate_network(fabric, model, test_loader, ClassifierMetrics(dataset.counts, config.loss.loss))
-            loss_of_epoch = total(fabric, state.end_epoch()).item()
-            lines.append(
-                {
-                    "epoch": state.epoch,
-                    "train_loss": loss_of_epoch / len(dataset.train),
-                    "learning_rate": state.rate,
-                    "images_per_second": images_seen / train_seconds,
-                    "seconds": timer.seconds(),
-                    **found,
-                }
-            )
-            # Before the checkpoint: of one without its line, the line would be missing for ever.
-            if fabric.is_global_zero:
-                folder.write_metrics(lines)
-            save()
-            display.epoch(lines)
-    if fabric.is_global_zero:
-        folder.finish(config, network, lines)
-    fabric.barrier()
 
 
-def train_step(
-    fabric: Fabric, model: Any, criterion: nn.Module, optimizer: Any, batch: Batch, micro_size: int | None, state: State
-) -> None:
+def train_step(training: Training, batch: Batch) -> None:
     """Forward, backward, and a step of the optimizer; nothing here waits for the device."""
+    fabric, state = training.fabric, training.state
     # The mean over the samples of all processes: DDP takes the mean over the processes.
     scale = fabric.world_size / batch.total
-    pieces = split(batch.images, batch.labels, micro_size)
+    pieces = split(batch.images, batch.labels, training.config.optimizer.micro_batch_size)
     for number, (images, labels) in enumerate(pieces, start=1):
-        with fabric.no_backward_sync(model, enabled=number < len(pieces)):
-            loss = criterion(model(images), labels) * scale
+        with fabric.no_backward_sync(training.model, enabled=number < len(pieces)):
+            loss = training.criterion(training.model(images), labels) * scale
             fabric.backward(loss)
         state.add(loss.detach() / scale)
-    optimizer.step()
-    optimizer.zero_grad()
+    training.optimizer.step()
+    training.optimizer.zero_grad()
     state.step += 1
 
 
@@ -166,11 +203,10 @@ def train_step(
 def evaluate_network(fabric: Fabric, model: nn.Module, loader: Loader, metrics: ClassifierMetrics) -> dict[str, Any]:
     """How good the model is on the images of the loader, over all processes."""
     model.eval()
-    metrics.to(fabric.device)
     for batch in loader.epoch(0):
         if len(batch.labels):
             metrics.update(model(batch.images), batch.labels)
-    return metrics.compute()
+    return metrics.compute(functools.partial(total, fabric))
 
 
 def split(images: Tensor, labels: Tensor, size: int | None) -> list[tuple[Tensor, Tensor]]:

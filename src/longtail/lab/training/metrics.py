@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchmetrics import Metric
 
 from longtail.counts import IntArray
 from longtail.lab.data import GROUPS, class_groups
 
-__all__ = ["ClassifierMetrics", "log_probabilities"]
+__all__ = ["ClassifierMetrics", "log_probabilities", "sums_dtype"]
 
 BINS = 15
 
@@ -32,12 +32,23 @@ def log_probabilities(logits: Tensor, loss: str) -> Tensor:
     return F.log_softmax(scores if loss == "softmax" else F.logsigmoid(scores), dim=-1)
 
 
-class ClassifierMetrics(Metric):
+def sums_dtype(device: torch.device) -> torch.dtype:
+    """For sums over many images: float64, where the device has it.
+
+    Example:
+        >>> sums_dtype(torch.device("cpu")), sums_dtype(torch.device("mps"))
+        (torch.float64, torch.float32)
+    """
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class ClassifierMetrics:
     """Sums over batches and processes, and what follows from them; every image counts once.
 
     Args:
         counts: training images of each class, for the groups many, medium and few.
         loss: the loss the classifier was trained with, for its probabilities.
+        device: where the logits are.
 
     Example:
         >>> metrics = ClassifierMetrics(np.array([500, 10]), "softmax")
@@ -47,20 +58,13 @@ class ClassifierMetrics(Metric):
         (33.3, [1.0, 0.5], None)
     """
 
-    full_state_update = False
-    correct: Tensor
-    total: Tensor
-    in_top5: Tensor
-    log_loss: Tensor
-    bins: Tensor
-
-    def __init__(self, counts: IntArray, loss: str) -> None:
-        super().__init__()
+    def __init__(self, counts: IntArray, loss: str, device: torch.device = torch.device("cpu")) -> None:
         self.counts, self.loss = counts, loss
-        # Counts and sums in float64, which is exact for as many images as there will ever be.
-        sizes = {"correct": (len(counts),), "total": (len(counts),), "in_top5": (), "log_loss": (), "bins": (3, BINS)}
-        for name, shape in sizes.items():
-            self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
+        sizes = (len(counts), len(counts), 1, 1, 3 * BINS)
+        # One tensor, so that the processes add up all of it at once; the others are parts of it.
+        self.sums = torch.zeros(sum(sizes), dtype=sums_dtype(device), device=device)
+        self.correct, self.total, self.in_top5, self.log_loss, bins = torch.split(self.sums, list(sizes))
+        self.bins = bins.view(3, BINS)
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         """Add the images of a batch."""
@@ -68,18 +72,24 @@ class ClassifierMetrics(Metric):
             return
         log_p = log_probabilities(logits, self.loss)
         confidence, predicted = log_p.max(dim=1)
-        right = (predicted == labels).double()
-        self.correct += torch.zeros_like(self.correct).index_add_(0, labels, right)
-        self.total += torch.zeros_like(self.total).index_add_(0, labels, torch.ones_like(right))
+        right = (predicted == labels).to(self.sums.dtype)
+        self.correct.index_add_(0, labels, right)
+        self.total.index_add_(0, labels, torch.ones_like(right))
         top5 = log_p.topk(min(5, log_p.shape[1]), dim=1).indices
         self.in_top5 += (top5 == labels[:, None]).any(dim=1).sum()
-        self.log_loss -= log_p.gather(1, labels[:, None]).double().sum()
-        sure = confidence.exp().double()
+        self.log_loss -= log_p.gather(1, labels[:, None]).to(self.sums.dtype).sum()
+        sure = confidence.exp().to(self.sums.dtype)
         place = (sure * BINS).long().clamp_(max=BINS - 1)
-        self.bins += torch.zeros_like(self.bins).index_add_(1, place, torch.stack([torch.ones_like(sure), sure, right]))
+        self.bins.index_add_(1, place, torch.stack([torch.ones_like(sure), sure, right]))
 
-    def compute(self) -> dict[str, Any]:
-        """Errors in percent, recalls and accuracies from 0 to 1; what has no images is null."""
+    def compute(self, total: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
+        """Errors in percent, recalls and accuracies from 0 to 1; what has no images is null.
+
+        Args:
+            total: the sum over all processes.
+        """
+        if total:
+            self.sums.copy_(total(self.sums))
         images = self.total.sum().item()
         recall = (self.correct / self.total).cpu().numpy()
         tested = self.total.cpu().numpy() > 0

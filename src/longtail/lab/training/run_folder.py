@@ -92,6 +92,13 @@ class RunFolder:
             image_shape=None if isinstance(images, ImageFiles) else list(images.images.shape[1:]),
         )
 
+    def check_data(self, dataset: ImageDataset, subset: LongTailedSubset) -> None:
+        """Refuse to go on with other images or classes than the run began with."""
+        began = self.data()
+        now = {"classes": list(dataset.classes), "labels_sha256": subset.labels_sha256, "sha256": subset.sha256}
+        if any(began.get(name) != value for name, value in now.items()):
+            raise ConfigError(f"{dataset.name} has changed since {self.path} began: to train anew, remove that folder")
+
     def finish(self, config: RunConfig, network: nn.Module, epochs: list[dict[str, Any]]) -> None:
         """Write the weights, and then the result: whoever finds it finds a complete run."""
         weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}

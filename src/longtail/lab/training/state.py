@@ -12,6 +12,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from longtail.lab.training.metrics import sums_dtype
+
 __all__ = ["Interrupted", "State", "Stop", "Timer", "TrainingError", "stop_signals", "total"]
 
 # Steps after which several processes ask one another whether to stop or to save.
@@ -53,7 +55,7 @@ class State:
     def __init__(self, device: torch.device) -> None:
         self.epoch = self.step = 0
         self.rate = 0.0
-        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        self.loss = torch.zeros((), dtype=sums_dtype(device), device=device)
         self.first_bad = torch.tensor(-1, device=device)
 
     def add(self, loss: Tensor) -> None:

@@ -114,7 +114,7 @@ def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = No
     loader = evaluation_loader(dataset, EVALUATION_BATCH, images=images, image_size=run.config.data.image_size)
     fabric = Fabric(accelerator="auto", devices=1, precision=run.config.precision)  # type: ignore[arg-type]
     model = fabric.setup(run.model)
-    metrics = ClassifierMetrics(run.counts, run.config.loss.loss)
+    metrics = ClassifierMetrics(run.counts, run.config.loss.loss, fabric.device)
     return evaluate_network(fabric, model, loader, metrics)
 
 
