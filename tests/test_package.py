@@ -12,6 +12,7 @@ import pytest
 
 import longtail
 import longtail.lab.data
+import longtail.lab.experiments
 import longtail.lab.training
 
 ROOT = Path(__file__).parents[1]
@@ -26,22 +27,26 @@ PUBLIC = {
     "longtail.functional": "focal_loss sigmoid_cross_entropy softmax_cross_entropy",
     "longtail.theory": "expected_volume marginal_contribution simulate_covering",
     "longtail.lab.data": """
-        Batch CATALOG DataError GROUPS ImageDataset ImageFiles InMemoryImages Loader LongTailedSubset OwnImages Shard
+        Batch CATALOG DataError FoldOptions GROUPS ImageDataset ImageFiles InMemoryImages Loader LongTailedSubset OwnImages Shard
         SubsetOptions
         broken_images class_groups data_folder evaluation_loader fetch_dataset in_order long_tailed_subset open_dataset
         shuffled summarize training_loader
     """,
-    "longtail.lab.models": "MODELS CifarResNet ResNet build_model",
+    "longtail.lab.models": "CIFAR_DEPTHS MODELS CifarResNet ResNet build_model",
     "longtail.lab.training": """
-        ClassifierMetrics Interrupted LoadedRun RunFolder TrainingError evaluate_run load_run log_probabilities predict
-        train
+        ClassifierMetrics Interrupted LoadedRun RunFolder RunInUse TrainingError evaluate_run load_run
+        log_probabilities open_data predict stop_signals train
+    """,
+    "longtail.lab.experiments": """
+        SWEEPS ExecutorOptions Published SweepResult beta_sweep estimate expand heatmap load_results losses published
+        published_entries read_sweep rescaled run_sweep table2 table3 training_curves
     """,
 }
 
 # Left to right: a room imports only rooms before it.
 ROOMS = ["_checks", "counts", "weights", "functional", "losses", "heads", "theory", "__init__"]
-ROOMS += ["lab.__init__", "lab.files", "lab.data", "lab.models", "lab.config", "lab.recipes", "lab.training", "lab.cli"]
-ROOMS += ["lab.__main__"]
+ROOMS += ["lab.__init__", "lab.files", "lab.data", "lab.models", "lab.config", "lab.recipes", "lab.training"]
+ROOMS += ["lab.experiments", "lab.cli", "lab.__main__"]
 
 
 def run(*command, **options):

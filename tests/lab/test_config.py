@@ -93,9 +93,10 @@ def test_what_it_does_not_know_is_refused_by_name(text, message):
 
 def test_the_canonical_json_is_what_it_was():
     """Runs are found by their id: a change of form must come with a new version."""
-    assert RunConfig().run_id == "digits-resnet32-softmax_0.999-cd0759e716"
+    assert RunConfig().run_id == "digits-resnet32-softmax_0.999-s0-c3aa974421"
     assert set(json.loads(RunConfig().to_json())) == {
-        *("version", "data", "model", "loss", "optimizer", "seed", "precision", "compile", "sync_batch_norm")
+        *("version", "data", "model", "loss", "optimizer", "seed", "test_every", "precision", "compile"),
+        "sync_batch_norm",
     }
 
 

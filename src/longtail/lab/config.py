@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -16,12 +16,23 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from tyro.conf import Fixed
 
 from longtail._checks import check_choice, check_in_unit_interval, check_non_negative, check_positive_integer
-from longtail.lab.data import OwnImages, SubsetOptions
+from longtail.lab.data import FoldOptions, OwnImages, SubsetOptions
 from longtail.lab.models import MODELS
 from longtail.losses import LOSSES
 from longtail.weights import NORMALIZATIONS, SCHEMES
 
-__all__ = ["ConfigError", "DataConfig", "LossConfig", "OptimizerConfig", "RunConfig", "RunOptions"]
+__all__ = [
+    "ConfigError",
+    "DataConfig",
+    "LossConfig",
+    "OptimizerConfig",
+    "RunConfig",
+    "RunOptions",
+    "Setting",
+    "config_errors",
+    "field_places",
+    "with_values",
+]
 
 VERSION = 1
 
@@ -33,7 +44,7 @@ class ConfigError(Exception):
 
 
 @contextlib.contextmanager
-def _config_errors() -> Iterator[None]:
+def config_errors() -> Iterator[None]:
     """Not a ValueError, which the command line's parser would put into a box of its own."""
     try:
         yield
@@ -48,6 +59,7 @@ class DataConfig:
     data: str = "digits"
     """A name of longtail data list, or a folder or list of your own images."""
     subset: SubsetOptions = SubsetOptions()
+    fold: FoldOptions = FoldOptions()
     own: OwnImages = OwnImages()
     on_error: Literal["stop", "skip"] = "stop"
     """What a broken image file does: skip reads all of them first, and leaves the broken ones out."""
@@ -56,7 +68,7 @@ class DataConfig:
     augment: bool = True
     """Whether training images are cropped and mirrored at random."""
 
-    @_config_errors()
+    @config_errors()
     def __post_init__(self) -> None:
         check_positive_integer("image_size", self.image_size)
 
@@ -76,14 +88,14 @@ class LossConfig:
     normalize: str = "classes"
     """Whether the weights are 1 on average over classes or over samples."""
 
-    @_config_errors()
+    @config_errors()
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, tuple(LOSSES))
         check_choice("weighting", self.weighting, SCHEMES)
         check_choice("normalize", self.normalize, NORMALIZATIONS)
         for name, applies, default, owner in (
-            ("beta", self.weighting == "effective", 0.999, "effective weights"),
-            ("gamma", self.loss == "focal", 0.5, "the focal loss"),
+            ("beta", self.weighting == "effective", 0.999, "the weighting effective"),
+            ("gamma", self.loss == "focal", 0.5, "the loss focal"),
         ):
             if applies and getattr(self, name) is None:
                 object.__setattr__(self, name, default)
@@ -104,7 +116,7 @@ class LossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Stochastic gradient descent with momentum, and its schedule; epochs may be broken numbers."""
+    """Stochastic gradient descent with momentum, and its schedule; epochs may be fractions."""
 
     epochs: int = 200
     """How often each image is seen."""
@@ -131,7 +143,7 @@ class OptimizerConfig:
     drop: float = 0.01
     """What it is then multiplied by."""
 
-    @_config_errors()
+    @config_errors()
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "learning_rate_batch"):
             check_positive_integer(name, getattr(self, name))
@@ -160,7 +172,35 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class Setting:
+    """All that a training depends on but the loss."""
+
+    data: DataConfig = DataConfig()
+    model: str = "resnet32"
+    """For small images resnet8, 14, 20, 32, 44, 56 or 110; for photographs resnet18, 34, 50, 101 or 152."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    seed: int = 0
+    """Of the weights, the order of the images and their augmentation."""
+    test_every: int = 1
+    """Epochs from one test to the next; there always is one after the last epoch, with 0 that one alone."""
+    precision: str = "32-true"
+    """Of the arithmetic: 32-true, bf16-mixed or 16-mixed."""
+    compile: bool = False
+    """Whether torch.compile makes the network faster."""
+    sync_batch_norm: bool = False
+    """Whether batch norms use the statistics of the whole batch, over all processes, and not of each one's part."""
+
+    @config_errors()
+    def __post_init__(self) -> None:
+        check_choice("model", self.model, MODELS)
+        check_choice("precision", self.precision, ("32-true", "bf16-mixed", "16-mixed"))
+        check_non_negative("test_every", self.test_every)
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be in [0, 2**32), got {self.seed}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Setting):
     """All that a training depends on: the same configuration gives the same run.
 
     Example:
@@ -171,28 +211,16 @@ class RunConfig:
 
     version: Fixed[int] = VERSION
     """Of the form of this configuration."""
-    data: DataConfig = DataConfig()
-    model: str = "resnet32"
-    """For small images resnet8, 14, 20, 32, 44, 56 or 110; for photographs resnet18, 34, 50, 101 or 152."""
     loss: LossConfig = LossConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
-    seed: int = 0
-    """Of the weights, the order of the images and their augmentation."""
-    precision: str = "32-true"
-    """Of the arithmetic: 32-true, bf16-mixed or 16-mixed."""
-    compile: bool = False
-    """Whether torch.compile makes the network faster."""
-    sync_batch_norm: bool = False
-    """Whether batch norms use the statistics of the whole batch, over all processes, and not of each one's part."""
 
-    @_config_errors()
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.version != VERSION:
             raise ConfigError(f"a configuration of version {self.version}; this is for version {VERSION}")
-        check_choice("model", self.model, MODELS)
-        check_choice("precision", self.precision, ("32-true", "bf16-mixed", "16-mixed"))
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed must be in [0, 2**32), got {self.seed}")
+
+    def is_tested_after(self, epochs: int) -> bool:
+        """Whether there is a test after so many epochs."""
+        return epochs == self.optimizer.epochs or bool(self.test_every and epochs % self.test_every == 0)
 
     def to_json(self) -> str:
         """Canonical: the same configuration gives the same text."""
@@ -203,28 +231,32 @@ class RunConfig:
         """Read what :meth:`to_json` wrote; unknown keys and values of another kind are refused by name."""
         try:
             content = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{source} is no JSON: {error}") from None
         if isinstance(content, dict) and content.get("version", VERSION) != VERSION:
             raise ConfigError(f"{source} has version {content['version']!r}; this is for version {VERSION}")
         try:
             config: RunConfig = _decode(content, cls, "")
-        except (ConfigError, ValueError) as error:
+        except (ConfigError, OverflowError, ValueError) as error:
             raise ConfigError(f"{source}: {error}") from None
         return config
 
     @property
     def run_id(self) -> str:
         """What was run, for people, and a hash of all of it."""
-        imbalance = self.data.subset.imbalance
+        imbalance, fold = self.data.subset.imbalance, self.data.fold.fold
         parts = [Path(self.data.data).stem, *([f"{imbalance:g}"] if imbalance else []), self.model, self.loss.label]
+        parts += [f"s{self.seed}"]
+        parts += [f"fold{fold}"] if fold is not None else []
         readable = "-".join(re.sub(r"[^\w.]+", "_", part) for part in parts)
-        return f"{readable}-{hashlib.sha256(self.to_json().encode()).hexdigest()[:10]}"
+        # Of what differs from the defaults: an option that comes later does not rename the runs before it.
+        canonical = json.dumps({"version": self.version} | _without_defaults(self), sort_keys=True)
+        return f"{readable}-{hashlib.sha256(canonical.encode()).hexdigest()[:10]}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Where and how to run; nothing of what comes out depends on it."""
+    """Where and how to run; on one kind of device and as many threads, nothing of what comes out depends on it."""
 
     runs: Path = Path("runs")
     """Folder of the run folders."""
@@ -232,12 +264,61 @@ class RunOptions:
     """Folder of the data sets; $LONGTAIL_DATA by default."""
     accelerator: str = "auto"
     """cpu, cuda, mps or auto."""
-    devices: int | None = None
-    """How many; by default all, or one process on a CPU."""
     workers: int | None = None
     """Processes that read image files; one for each core, up to 8, by default."""
     checkpoint_minutes: float = 10.0
     """Longest time between two checkpoints; there is one after each epoch, too."""
+
+    @config_errors()
+    def __post_init__(self) -> None:
+        check_choice("accelerator", self.accelerator, ("auto", "cpu", "cuda", "mps"))
+        check_non_negative("checkpoint_minutes", self.checkpoint_minutes)
+        if self.workers is not None:
+            check_non_negative("workers", self.workers)
+
+    def to_json(self) -> str:
+        """For another process."""
+        return json.dumps(_encode(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RunOptions:
+        """What :meth:`to_json` wrote."""
+        options: RunOptions = _decode(json.loads(text), cls, "")
+        return options
+
+
+def field_places(kind: Any = RunConfig, place: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
+    """Where in a configuration each value is, by its flat name, which is also its flag.
+
+    Example:
+        >>> field_places()["imbalance"], field_places()["seed"]
+        (('data', 'subset', 'imbalance'), ('seed',))
+    """
+    places: dict[str, tuple[str, ...]] = {}
+    for name, inner in get_type_hints(kind).items():
+        here = (*place, name)
+        places |= field_places(inner, here) if dataclasses.is_dataclass(inner) else {name: here}
+    return places
+
+
+def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """The configuration with other values, by their flat names.
+
+    Example:
+        >>> with_values(RunConfig(), {"imbalance": 50, "seed": 3}).run_id[:32]
+        'digits-50-resnet32-softmax_0.999'
+    """
+    content = _encode(config)
+    places = field_places()
+    for name, value in values.items():
+        check_choice("name", name, tuple(places))
+        *parents, leaf = places[name]
+        inner = content
+        for parent in parents:
+            inner = inner[parent]
+        inner[leaf] = value
+    changed: RunConfig = _decode(content, RunConfig, "")
+    return changed
 
 
 def _encode(value: Any) -> Any:
@@ -251,6 +332,20 @@ def _encode(value: Any) -> Any:
         is_float = float in (kinds[item.name], *get_args(kinds[item.name]))
         encoded[item.name] = float(content) if is_float and isinstance(content, int) else _encode(content)
     return encoded
+
+
+def _without_defaults(value: Any) -> dict[str, Any]:
+    """The encoded fields that are not as they are by default."""
+    encoded, default = _encode(value), _encode(type(value)())
+    different: dict[str, Any] = {}
+    for item in dataclasses.fields(value):
+        content = getattr(value, item.name)
+        if dataclasses.is_dataclass(content):
+            inner = _without_defaults(content)
+            different |= {item.name: inner} if inner else {}
+        elif encoded[item.name] != default[item.name]:
+            different[item.name] = encoded[item.name]
+    return different
 
 
 def _decode(content: Any, kind: Any, place: str) -> Any:

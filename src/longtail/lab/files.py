@@ -37,6 +37,9 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
+    except OSError as error:
+        os.unlink(name)
+        raise OSError(error.errno, error.strerror, str(path)) from error
     except BaseException:
         os.unlink(name)
         raise

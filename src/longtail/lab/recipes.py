@@ -8,7 +8,7 @@ from typing import Protocol
 
 from longtail.lab.config import DataConfig, LossConfig, OptimizerConfig, RunConfig
 
-__all__ = ["RECIPES", "Recipe", "cifar", "default_recipe", "large"]
+__all__ = ["RECIPES", "Recipe", "cifar", "default_recipe", "large", "scaled"]
 
 SMALL_IMAGES = ("digits", "cifar10", "cifar20", "cifar100")
 
@@ -27,7 +27,7 @@ def cifar(data: DataConfig = DataConfig(), loss: LossConfig = LossConfig(), epoc
         >>> cifar(DataConfig(data="cifar10"), epochs=50).optimizer.milestones
         (40.0, 45.0)
     """
-    return RunConfig(data=data, loss=loss, model="resnet32", optimizer=_scaled(OptimizerConfig(), epochs))
+    return RunConfig(data=data, loss=loss, model="resnet32", optimizer=scaled(OptimizerConfig(), epochs))
 
 
 def large(data: DataConfig = DataConfig(), loss: LossConfig = LossConfig(), epochs: int | None = None) -> RunConfig:
@@ -56,7 +56,7 @@ def large(data: DataConfig = DataConfig(), loss: LossConfig = LossConfig(), epoc
         milestones=(30.0, 60.0, 80.0),
         drop=0.1,
     )
-    return RunConfig(data=data, loss=loss, model="resnet50", optimizer=_scaled(optimizer, epochs))
+    return RunConfig(data=data, loss=loss, model="resnet50", optimizer=scaled(optimizer, epochs))
 
 
 RECIPES: Mapping[str, Recipe] = {"cifar": cifar, "large": large}
@@ -72,7 +72,13 @@ def default_recipe(data: str) -> str:
     return "cifar" if data in SMALL_IMAGES else "large"
 
 
-def _scaled(optimizer: OptimizerConfig, epochs: int | None) -> OptimizerConfig:
+def scaled(optimizer: OptimizerConfig, epochs: int | None) -> OptimizerConfig:
+    """The schedule stretched to other epochs, if there are any.
+
+    Example:
+        >>> scaled(OptimizerConfig(), 20).warmup_epochs
+        0.5
+    """
     if epochs is None:
         return optimizer
     return replace(

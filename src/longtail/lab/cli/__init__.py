@@ -54,11 +54,12 @@ def _run(arguments: list[str]) -> None:
         from tyro.conf import DisallowNone, SuppressFixed
 
         from longtail.lab.cli.app import make_app
+
+        make_app(arguments).cli(
+            prog="longtail", description=DESCRIPTION, args=arguments, config=(DisallowNone, SuppressFixed)
+        )
     except ModuleNotFoundError as missing:
         package = (missing.name or "").split(".")[0]
         if package == "longtail":
             raise
         raise ValueError(f"{package} is missing: pip install 'longtail[lab]'") from None
-    make_app(arguments).cli(
-        prog="longtail", description=DESCRIPTION, args=arguments, config=(DisallowNone, SuppressFixed)
-    )

@@ -8,6 +8,8 @@ from tyro.extras import SubcommandApp
 
 from longtail.lab.cli import data
 from longtail.lab.cli.demo import demo_command
+from longtail.lab.cli.results import results_command
+from longtail.lab.cli.sweep import sweep_command
 from longtail.lab.cli.train import evaluate_command, predict_command, train_command
 
 __all__ = ["make_app"]
@@ -21,4 +23,6 @@ def make_app(arguments: Sequence[str]) -> SubcommandApp:
     app.command(name="train")(train_command(arguments if arguments[:1] == ["train"] else ()))
     app.command(name="evaluate")(evaluate_command)
     app.command(name="predict")(predict_command)
+    app.command(name="sweep")(sweep_command)
+    app.command(name="results")(results_command)
     return app

@@ -26,7 +26,7 @@ LOSSES = {
 
 
 def demo_command(runs: Annotated[Path, arg(metavar="DIR", help="Folder of the run folders.")] = Path("runs")) -> None:
-    """Train on long-tailed digits, plain and class-balanced, three seeds each: under a minute, nothing to download.
+    """Train on long-tailed digits, plain and class-balanced, three seeds each: about a minute, nothing to download.
 
     Example: longtail demo
     """
@@ -50,7 +50,8 @@ def demo_command(runs: Annotated[Path, arg(metavar="DIR", help="Folder of the ru
     out.print(
         f"\nThe runs are in {runs}/. Next:\n"
         "  longtail data show digits --imbalance 50        what was trained on\n"
-        "  longtail train --data digits --imbalance 50 --loss focal --model resnet8 --epochs 40\n"
+        "  longtail train --data digits --imbalance 50 --loss focal --model resnet8 --epochs 40 --batch-size 32\n"
+        "  longtail evaluate RUN                           the classes of a run, worst first\n"
         "  longtail train --data path/to/your/images --model resnet18 --epochs 30 --batch-size 64",
         soft_wrap=True,
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 from rich.table import Table
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg
@@ -18,9 +18,12 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from longtail._checks import check_choice
 from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
 from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions
-from longtail.lab.data import GROUPS
+from longtail.lab.data import GROUPS, DataError
 from longtail.lab.data.listing import list_images
-from longtail.lab.recipes import RECIPES, default_recipe
+from longtail.lab.recipes import RECIPES, default_recipe, scaled
+
+if TYPE_CHECKING:
+    from longtail.lab.training import LoadedRun
 
 __all__ = ["evaluate_command", "predict_command", "train_command"]
 
@@ -33,9 +36,17 @@ def train_command(arguments: Sequence[str]) -> Callable[..., None]:
 
     def run(
         config: Annotated[RunConfig, OmitArgPrefixes] = start,
-        options: Annotated[RunOptions, OmitArgPrefixes] = RunOptions(),
+        running: Annotated[RunOptions, OmitArgPrefixes] = RunOptions(),
+        devices: Annotated[
+            int | None, arg(help="Processes, each with its GPU or its part of the CPU; by default one for each GPU.")
+        ] = None,
         recipe: Annotated[str | None, arg(help="cifar or large: where all other values start from.")] = None,
-        config_file: Annotated[Path | None, arg(name="config", metavar="FILE", help="Start from this one.")] = None,
+        config_file: Annotated[
+            Path | None,
+            arg(
+                name="config", metavar="FILE", help="A config.json, or a run folder: where all other values start from."
+            ),
+        ] = None,
         as_json: AsJson = False,
     ) -> None:
         """Train a classifier, or go on with a training that was interrupted.
@@ -47,9 +58,9 @@ def train_command(arguments: Sequence[str]) -> Callable[..., None]:
         """
         from longtail.lab.training import RunFolder, train
 
-        path = train(config, options, progress())
-        if torch.distributed.is_initialized() and torch.distributed.get_rank():
-            return
+        path = train(config, running, progress(), devices)
+        if int(os.environ.get("RANK", 0)):
+            return  # the first process speaks for all
         result = RunFolder(path).result()
         assert result is not None
         if as_json:
@@ -72,18 +83,34 @@ def _starting_point(arguments: Sequence[str]) -> RunConfig:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("data", "loss", "weighting", "recipe", "config", "epochs"):
         parser.add_argument(f"--{name}")
-    given, _ = parser.parse_known_args(list(arguments))
+    try:
+        given, _ = parser.parse_known_args(list(arguments))
+    except argparse.ArgumentError:  # a flag without its value, which the parser of all flags will say
+        return RunConfig()
+    if given.config and given.recipe:
+        raise ValueError(f"recipe {given.recipe} would do nothing: all values start from {given.config}")
+    epochs = int(given.epochs) if (given.epochs or "").isdecimal() else None
     if given.config:
-        path = Path(given.config)
-        if not path.is_file():
-            raise ValueError(f"{path} does not exist")
-        base = RunConfig.from_json(path.read_text(encoding="utf-8"), path)
+        base = _read_config(Path(given.config))
+        base = replace(base, optimizer=scaled(base.optimizer, epochs or None))
         return replace(base, loss=_loss(given, base.loss)) if given.loss or given.weighting else base
+    if arguments and not given.data and not {"-h", "--help"} & set(arguments):
+        raise ValueError("which data? --data digits, a name of longtail data list, or a folder of images")
     data = DataConfig(data=given.data or "digits")
     recipe = given.recipe or default_recipe(data.data)
     check_choice("recipe", recipe, tuple(RECIPES))
-    epochs = int(given.epochs) if (given.epochs or "").isdecimal() else None
     return RECIPES[recipe](data, _loss(given, LossConfig()), epochs or None)
+
+
+def _read_config(path: Path) -> RunConfig:
+    if path.is_dir():
+        path /= "config.json"  # a run folder
+    try:
+        return RunConfig.from_json(path.read_text(encoding="utf-8"), path)
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from None
 
 
 def _loss(given: argparse.Namespace, base: LossConfig) -> LossConfig:
@@ -95,7 +122,12 @@ def _loss(given: argparse.Namespace, base: LossConfig) -> LossConfig:
 
 
 def evaluate_command(
-    run: Run, split: Literal["test", "train"] = "test", data_dir: DataDir = None, as_json: AsJson = False
+    run: Run,
+    split: Annotated[
+        Literal["test", "train"], arg(help="Test images, or training images as they are in the test.")
+    ] = "test",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate a finished run, and show its classes, worst first.
 
@@ -106,47 +138,70 @@ def evaluate_command(
     loaded = load_run(run)
     found = evaluate_run(loaded, split, data_dir)
     if as_json:
-        names = dict(zip(loaded.classes, found.pop("recall"), strict=True))
-        print_json({"run": str(run), "split": split, **found, "recall": names})
+        by_class = {name: dict(zip(loaded.classes, found[name], strict=True)) for name in ("images", "recall")}
+        print_json({"run": str(run), "split": split, **found, **by_class})
         return
     out = console()
-    summary = ", ".join(
-        f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items() if isinstance(value, float)
-    )
-    out.print(f"{split}: {summary}\n", soft_wrap=True)
+    top5 = f", {found['error_top5']:.2f}% not among the five most probable" if found["error_top5"] is not None else ""
+    groups = ", ".join(f"{name} {found[name]:.1%}" for name in GROUPS if found[name] is not None)
+    for line in (
+        f"{split} images: {sum(found['images']):,}",
+        f"error: {found['error']:.2f}%{top5}",
+        f"mean recall of the classes: {found['balanced_accuracy']:.1%} ({groups})",
+        f"negative log likelihood {found['nll']:.4f}, calibration error {found['calibration_error']:.1%}\n",
+    ):
+        out.print(line, soft_wrap=True)
     table = Table(box=None, pad_edge=False)
-    for name in ("class", "training images", "recall"):
+    for name in ("class", "training images", f"{split} images", "recall"):
         table.add_column(name, justify="left" if name == "class" else "right")
-    rows = zip(loaded.classes, loaded.counts.tolist(), found["recall"], strict=True)
-    for name, count, recall in sorted(rows, key=lambda row: (row[2] is None, row[2] or 0.0)):
-        table.add_row(Text(name), f"{count:,}", "-" if recall is None else f"{recall:.1%}")
+    rows = zip(loaded.classes, loaded.counts.tolist(), found["images"], found["recall"], strict=True)
+    for name, count, images, recall in sorted(rows, key=lambda row: (row[3] is None, row[3] or 0.0)):
+        table.add_row(Text(name), f"{count:,}", f"{images:,}", "-" if recall is None else f"{recall:.1%}")
     out.print(table)
 
 
 def predict_command(
     run: Run,
-    images: Positional[Annotated[Path, arg(metavar="IMAGES", help="An image, or a folder of images.")]],
+    images: Positional[Annotated[tuple[Path, ...], arg(metavar="IMAGES", help="Images, or folders of images.")]],
     top: Annotated[int, arg(help="How many classes to name.")] = 5,
+    on_error: Annotated[
+        Literal["stop", "skip"], arg(help="What a broken image does: skip names it, and goes on with the others.")
+    ] = "stop",
     as_json: AsJson = False,
 ) -> None:
     """Name the most probable classes of images, as CSV.
 
     Example: longtail predict runs/… photos/ --top 3
     """
-    from longtail.lab.training import load_run, predict
+    from longtail.lab.training import load_run
 
-    if images.is_dir():
-        paths = [images / place / name for place, folder in list_images(images).items() for name in folder.images]
-    else:
-        paths = [images]
-    if not paths:
-        raise ValueError(f"{images} holds no images")
-    found = predict(load_run(run), paths, top)
+    paths: list[Path] = []
+    for path in images:
+        inside = [path]
+        if path.is_dir():
+            inside = [path / place / name for place, folder in list_images(path).items() for name in folder.images]
+        if not inside:
+            raise ValueError(f"{path} holds no images")
+        paths += inside
+    found = _predictions(load_run(run), paths, top, on_error == "skip")
     if as_json:
         print_json(list(found))
         return
     table = csv.writer(sys.stdout, lineterminator="\n")
-    table.writerow(["path", "rank", "class", "probability"])
-    for image in found:
+    for number, image in enumerate(found):
+        if not number:
+            table.writerow(["path", "rank", "class", "probability"])
         for rank, (name, probability) in enumerate(zip(image["classes"], image["probabilities"], strict=True), start=1):
             table.writerow([image["path"], rank, name, f"{probability:.4f}"])
+
+
+def _predictions(run: LoadedRun, paths: list[Path], top: int, skip: bool) -> Iterator[dict[str, Any]]:
+    from longtail.lab.training import predict
+
+    for path in paths:
+        try:
+            yield from predict(run, [path], top)
+        except DataError as error:
+            if not skip:
+                raise
+            progress().print(str(error), soft_wrap=True)

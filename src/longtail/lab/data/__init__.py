@@ -5,6 +5,7 @@ from longtail.lab.data.broken import broken_images
 from longtail.lab.data.catalog import CATALOG, data_folder, fetch_dataset, open_dataset
 from longtail.lab.data.dataset import ImageDataset, ImageFiles, InMemoryImages
 from longtail.lab.data.errors import DataError
+from longtail.lab.data.folds import FoldOptions
 from longtail.lab.data.loaders import Batch, Loader, evaluation_loader, training_loader
 from longtail.lab.data.own_images import OwnImages
 from longtail.lab.data.subset import LongTailedSubset, SubsetOptions, long_tailed_subset
@@ -15,6 +16,7 @@ __all__ = [
     "GROUPS",
     "Batch",
     "DataError",
+    "FoldOptions",
     "ImageDataset",
     "ImageFiles",
     "InMemoryImages",

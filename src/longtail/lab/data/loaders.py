@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +21,7 @@ from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images
 from longtail.lab.data.decode import random_box, read_centre_crop, read_crop
 from longtail.lab.data.errors import DataError
 
-__all__ = ["Batch", "Loader", "evaluation_loader", "training_loader"]
+__all__ = ["Batch", "Loader", "available_cores", "evaluation_loader", "training_loader"]
 
 
 class Batch(NamedTuple):
@@ -147,14 +148,25 @@ def _loader(
     normalise = _Normalise(dataset, torch.device(device))
     if isinstance(images, ImageFiles):
         crops = _Crops(images, image_size, augment_seed, dataset.flip)
-        return _FileLoader(crops, order, plan, normalise, _default_workers() if workers is None else workers)
+        return _FileLoader(crops, order, plan, normalise, min(8, available_cores()) if workers is None else workers)
     pixels = images.images.to(device)
     whole = _Whole(pixels) if augment_seed is None else _PadCropFlip(pixels, dataset.pad, dataset.flip, augment_seed)
     return _InMemoryLoader(whole, images.labels.to(device), order, plan, normalise)
 
 
-def _default_workers() -> int:
-    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+def _leave_signals_to_parent(_: int) -> None:
+    """A signal for the whole group of processes: the one that trains saves and then ends the others."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def available_cores() -> int:
+    """Cores that this process may use.
+
+    Example:
+        >>> available_cores() >= 1
+        True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Normalise:
@@ -310,6 +322,7 @@ class _FileLoader:
             collate_fn=crops.stack,
             num_workers=workers,
             persistent_workers=workers > 0,
+            worker_init_fn=_leave_signals_to_parent,
             pin_memory=normalise.device.type == "cuda",
             # Else each epoch would draw a seed from PyTorch's global generator, which the training may depend on.
             generator=torch.Generator(),

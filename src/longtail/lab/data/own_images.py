@@ -70,7 +70,7 @@ def open_own_images(data: Path, options: OwnImages = OwnImages(), check_lists: b
     train_files = _files(train, classes)
     left_out = [*train.left_out, *(test.left_out if test else [])]
     if left_out:
-        notes.append(f"{len(left_out):,} files are not known as images, such as {left_out[0]}")
+        notes.append(f"left out, not known as images: {len(left_out):,} files, such as {left_out[0]}")
     if test is not None:
         test_files = _files(test, classes)
         both = _everywhere(train) & _everywhere(test)

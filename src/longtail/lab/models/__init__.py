@@ -7,7 +7,7 @@ from longtail.heads import init_classifier_bias_
 from longtail.lab.models.cifar_resnet import CIFAR_DEPTHS, CifarResNet
 from longtail.lab.models.resnet import RESNET_BLOCKS, ResNet
 
-__all__ = ["MODELS", "CifarResNet", "ResNet", "build_model"]
+__all__ = ["CIFAR_DEPTHS", "MODELS", "CifarResNet", "ResNet", "build_model"]
 
 MODELS = tuple(f"resnet{depth}" for depth in sorted({*CIFAR_DEPTHS, *RESNET_BLOCKS}))
 """CIFAR's of depth 6n+2, for small images; ResNet-18, -34, -50, -101 and -152, for photographs."""

@@ -18,24 +18,28 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         """Normalised maps of the same shape."""
         if not self.training:
             return super().forward(maps)
-        count = maps.numel() // maps.shape[1]
-        sums = torch.cat([maps.sum(dim=(0, 2, 3)), maps.square().sum(dim=(0, 2, 3)), maps.new_tensor([count])])
+        values = maps.float()
+        count = values.numel() // values.shape[1]
+        # Sums of squares in float64: the difference of two of them is all that may be left of a small variance.
+        variance, mean = (part.double() for part in torch.var_mean(values, dim=(0, 2, 3), correction=0))
+        sums = torch.cat([count * mean, count * (variance + mean.square()), mean.new_tensor([count])])
         sums = _SumOverProcesses.apply(sums)  # type: ignore[no-untyped-call]
         total = sums[-1]
         mean, square = (sums[:-1] / total).chunk(2)
-        variance = square - mean.square()
+        variance = (square - mean.square()).clamp_min(0).float()
+        mean, total = mean.float(), total.float()
         with torch.no_grad():
             momentum = 0.1 if self.momentum is None else self.momentum
             assert self.running_mean is not None
             assert self.running_var is not None
             self.running_mean.lerp_(mean, momentum)
-            self.running_var.lerp_(variance * (total / (total - 1)), momentum)
+            self.running_var.lerp_(variance * (total / (total - 1).clamp_min(1)), momentum)
             if self.num_batches_tracked is not None:
                 self.num_batches_tracked.add_(1)
         scale = self.weight * torch.rsqrt(variance + self.eps)
         shift = self.bias - mean * scale
-        normalised: Tensor = maps * scale[:, None, None] + shift[:, None, None]
-        return normalised
+        normalised: Tensor = values * scale[:, None, None] + shift[:, None, None]
+        return normalised.to(maps.dtype)
 
 
 class _SumOverProcesses(torch.autograd.Function):

@@ -1,9 +1,11 @@
 """Training: the loop, run folders, and finished runs in use."""
 
+from longtail.lab.training.build import open_data
+from longtail.lab.training.errors import Interrupted, RunInUse, TrainingError
 from longtail.lab.training.loop import train
 from longtail.lab.training.metrics import ClassifierMetrics, log_probabilities
 from longtail.lab.training.run_folder import RunFolder
-from longtail.lab.training.state import Interrupted, TrainingError
+from longtail.lab.training.state import stop_signals
 from longtail.lab.training.use import LoadedRun, evaluate_run, load_run, predict
 
 __all__ = [
@@ -11,10 +13,13 @@ __all__ = [
     "Interrupted",
     "LoadedRun",
     "RunFolder",
+    "RunInUse",
     "TrainingError",
     "evaluate_run",
     "load_run",
     "log_probabilities",
+    "open_data",
     "predict",
+    "stop_signals",
     "train",
 ]

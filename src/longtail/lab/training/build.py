@@ -11,8 +11,8 @@ from torch import nn
 
 from longtail.counts import IntArray
 from longtail.heads import param_groups
-from longtail.lab.config import RunConfig
-from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset, open_dataset
+from longtail.lab.config import DataConfig, RunConfig
+from longtail.lab.data import DataError, ImageDataset, ImageFiles, InMemoryImages, LongTailedSubset, open_dataset
 from longtail.lab.models import CifarResNet, ResNet, build_model
 from longtail.losses import ClassBalancedLoss
 
@@ -22,10 +22,21 @@ __all__ = ["build_loss", "build_network", "build_optimizer", "open_data"]
 def open_data(
     config: RunConfig, data_dir: Path | None = None, console: Console | None = None
 ) -> tuple[ImageDataset, LongTailedSubset]:
-    """The data set with the chosen training images, and which those are."""
+    """The data set with the chosen training images, and which those are.
+
+    Example:
+        >>> from longtail.lab.data import SubsetOptions
+        >>> dataset, subset = open_data(RunConfig(data=DataConfig(subset=SubsetOptions(imbalance=10))))
+        >>> len(dataset.train), subset.imbalance
+        (519, 10.0)
+    """
     data = config.data
     dataset = open_dataset(data.data, data_dir, own=data.own, on_error=data.on_error, console=console)
-    return data.subset.choose(dataset)
+    if data.image_size != DataConfig.image_size and isinstance(dataset.train, InMemoryImages):
+        height, width = dataset.train.images.shape[2:]
+        raise DataError(f"image_size {data.image_size} would do nothing: {data.data} has {height} × {width} pixels")
+    chosen, subset = data.subset.choose(dataset)
+    return data.fold.choose(chosen), subset
 
 
 def build_network(config: RunConfig, dataset: ImageDataset) -> CifarResNet | ResNet:

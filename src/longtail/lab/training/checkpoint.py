@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
             os.replace(folder / LATEST, folder / PREVIOUS)
 
 
-def load_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """The latest state that is whole, if there is one, and what was wrong with those that are not.
+def load_checkpoint(folder: Path, required: Set[str] = frozenset()) -> tuple[dict[str, Any] | None, list[str]]:
+    """The latest state that is whole and has what is required, if there is one, and what was wrong with the others.
 
     Loading runs no code that a file may hold.
     """
@@ -46,8 +47,13 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
             if damaged:
                 raise ValueError(f"checksum of {damaged}")
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            if not isinstance(state, dict) or not required <= set(state):
+                raise ValueError("it is something else")
             return state, notes
         except Exception as error:  # a damaged file can raise anything
             reason = " ".join(str(error).split())[:100] or type(error).__name__
-            notes.append(f"{path} is damaged ({reason}): going on from the one before it")
+            following = "going on from the one before it" if name == LATEST else "starting anew"
+            # Out of the way: the next checkpoint would push out the one before it, which is whole, for this one.
+            path.replace(path.with_suffix(".damaged"))
+            notes.append(f"{path} is damaged ({reason}): {following}")
     return None, notes

@@ -7,7 +7,6 @@ from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from torch.utils.tensorboard import SummaryWriter
 
 __all__ = ["Display"]
 
@@ -42,9 +41,13 @@ class Display:
             TextColumn("{task.fields[errors]}"),
         )
         self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-        self.task = self.bar.add_task("", total=epochs * steps, completed=start.epoch * steps + start.step, errors="")
+        self.task = self.bar.add_task(
+            "starting", total=epochs * steps, completed=start.epoch * steps + start.step, errors=""
+        )
+        from torch.utils.tensorboard import SummaryWriter  # slow to import: only who trains waits for it
+
         # Events after the step that this run goes on from are of steps that are made again.
-        self.events = SummaryWriter(str(folder), purge_step=start.epoch) if folder else None
+        self.events = SummaryWriter(str(folder), purge_step=start.epoch + 1) if folder else None
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -63,14 +66,19 @@ class Display:
             description=f"epoch {now.epoch + 1}/{self.epochs}",
         )
 
+    def testing(self) -> None:
+        """The test images are being looked at."""
+        self.bar.update(self.task, description="testing")
+
     def epoch(self, lines: list[dict[str, Any]]) -> None:
         """An epoch is over."""
-        line, best = lines[-1], min(line["error"] for line in lines)
-        errors = f"error {line['error']:.2f}%, best {best:.2f}%"
-        self.bar.update(self.task, errors=errors)
+        line = lines[-1]
+        tested = [line["error"] for line in lines if "error" in line]
+        errors = f"error {tested[-1]:.2f}%, best {min(tested):.2f}%" if tested else "not tested yet"
+        self.bar.update(self.task, errors=f"loss {line['train_loss']:.4g}, {errors}")
         if not self.console.is_terminal:
             self.say(
-                f"epoch {line['epoch']}/{self.epochs}: loss {line['train_loss']:.4f}, {errors}, "
+                f"epoch {line['epoch']}/{self.epochs}: loss {line['train_loss']:.4g}, {errors}, "
                 f"learning rate {line['learning_rate']:.3g}, {line['images_per_second']:,.0f} images/s"
             )
         if self.events:

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor, nn
 
-from longtail.lab.config import RunConfig, RunOptions
+from longtail.lab.config import ConfigError, RunConfig, RunOptions
 from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset, Shard, evaluation_loader, training_loader
 from longtail.lab.models.batch_norm import synchronise_batch_norms
 from longtail.lab.training.build import build_loss, build_network, build_optimizer, open_data
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from longtail.lab.training.display import Display
+from longtail.lab.training.errors import Interrupted, TrainingError
 from longtail.lab.training.metrics import ClassifierMetrics
+from longtail.lab.training.processes import make_fabric, opened_by_first, share_buffers, total
 from longtail.lab.training.run_folder import RunFolder
-from longtail.lab.training.state import Interrupted, State, Stop, Timer, stop_signals, total
+from longtail.lab.training.state import ADVICE, State, Stop, Timer, stop_signals
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["evaluate_network", "train"]
 
 EVALUATION_BATCH = 500
+FEW_STEPS = 3
 
 
-def train(config: RunConfig, options: RunOptions = RunOptions(), console: Console | None = None) -> Path:
+def train(
+    config: RunConfig,
+    options: RunOptions = RunOptions(),
+    console: Console | None = None,
+    devices: int | None = None,
+) -> Path:
     """Train what ``config`` says, or go on with it, and return its run folder.
 
     A complete run is left as it is. One that was killed goes on from its last checkpoint, and ends with the same
@@ -39,6 +48,8 @@ def train(config: RunConfig, options: RunOptions = RunOptions(), console: Consol
         config: what to train.
         options: where and how.
         console: where to show progress.
+        devices: how many processes, each with its GPU or its part of the CPU; by default one for each GPU, or one. With
+            torchrun, it decides.
 
     Example:
         >>> from dataclasses import replace
@@ -51,17 +62,21 @@ def train(config: RunConfig, options: RunOptions = RunOptions(), console: Consol
     """
     folder = RunFolder(options.runs / config.run_id)
     if folder.result_file.exists():
+        if console:
+            console.print(f"{folder.path} is complete already: nothing was trained", soft_wrap=True)
         return folder.path
-    fabric = make_fabric(config, options)
+    fabric = make_fabric(config.precision, options.accelerator, devices)
     console = console if fabric.is_global_zero else None
     # First the data: a run that cannot start leaves no folder.
     dataset, subset = open_data(config, options.data_dir, console)
-    with folder.opened(config) if fabric.is_global_zero else contextlib.nullcontext(), stop_signals() as stop:
+    with opened_by_first(folder, config, fabric), stop_signals() as stop, folder.written():
+        if fabric.world_size == 1 and folder.result_file.exists():
+            return folder.path  # another process has finished it since
         training = Training.new(config, options, fabric, dataset, folder)
-        notes = training.resume(subset)
-        lines = folder.metrics()[: training.state.epoch]
+        notes = [*dataset.notes, *training.resume(subset)]
+        lines = folder.metrics(training.state.epoch)
         with training.display(console) as display:
-            for note in (*dataset.notes, *notes):
+            for note in notes:
                 display.say(note)
             while training.state.epoch < config.optimizer.epochs:
                 lines.append(train_epoch(training, Timer(options.checkpoint_minutes), stop, display))
@@ -71,7 +86,7 @@ def train(config: RunConfig, options: RunOptions = RunOptions(), console: Consol
                 training.save()
                 display.epoch(lines)
         if fabric.is_global_zero:
-            folder.finish(config, training.network, lines)
+            folder.finish(config, training.network, lines, fabric.world_size)
         fabric.barrier()
     return folder.path
 
@@ -130,17 +145,30 @@ class Training:
 
     def resume(self, subset: LongTailedSubset) -> list[str]:
         """Go on from the last checkpoint, if there is one, and say what was wrong with others."""
-        saved, notes = load_checkpoint(self.folder.path)
-        if saved:
+        saved, notes = load_checkpoint(self.folder.path, State.CONTENT)
+        if saved and self.folder.data_file.exists():
             self.folder.check_data(self.dataset, subset)
-            self.state.restore(saved, self.network, self.optimizer, self.fabric)
         elif self.fabric.is_global_zero:
             self.folder.write_data(self.dataset, subset)
+        if saved:
+            try:
+                self.state.restore(saved, self.network, self.optimizer, self.fabric)
+            except (RuntimeError, ValueError, KeyError, TypeError) as error:
+                reason = " ".join(str(error).split())[:200]
+                raise ConfigError(f"the checkpoint in {self.folder.path} is of another network: {reason}") from None
+        if self.state.epoch or self.state.step:
+            notes.append(f"going on in epoch {self.state.epoch + 1} of {self.config.optimizer.epochs}")
+        elif len(self.loader) < FEW_STEPS:
+            size = self.config.optimizer.batch_size
+            notes.append(
+                f"only {len(self.loader)} steps an epoch: {len(self.dataset.train):,} images are few for a batch size "
+                f"of {size:,}"
+            )
         return notes
 
     def save(self) -> None:
         """Write a checkpoint, unless the training has gone astray."""
-        self.state.check_finite()
+        self.state.check_finite(self.fabric)
         content = self.state.content(self.network, self.optimizer, self.fabric)
         if self.fabric.is_global_zero:
             save_checkpoint(self.folder.path, content)
@@ -163,15 +191,21 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
         train_step(training, batch)
         images_seen += batch.total
         display.step(state)
-        if stop.agreed(fabric, state.step):
+        if stop.agreed(fabric):
             training.save()
             raise Interrupted(f"interrupted in epoch {state.epoch + 1}; the same command goes on from there")
         if timer.is_due(fabric, state.step):
             training.save()
-    state.check_finite()
+    state.check_finite(fabric)
     train_seconds = timer.seconds()
-    metrics = ClassifierMetrics(training.dataset.counts, config.loss.loss, fabric.device)
-    found = evaluate_network(fabric, training.model, training.test_loader, metrics)
+    found = {}
+    if config.is_tested_after(state.epoch + 1):
+        metrics = ClassifierMetrics(training.dataset.counts, config.loss.loss, fabric.device)
+        display.testing()
+        share_buffers(fabric, training.network)
+        found = evaluate_network(fabric, training.network, training.test_loader, metrics)
+        if not math.isfinite(found["nll"]):
+            raise TrainingError(f"the network's outputs are no numbers after epoch {state.epoch + 1}: {ADVICE}")
     loss_of_epoch = total(fabric, state.end_epoch()).item()
     return {
         "epoch": state.epoch,
@@ -188,7 +222,7 @@ def train_step(training: Training, batch: Batch) -> None:
     fabric, state = training.fabric, training.state
     # The mean over the samples of all processes: DDP takes the mean over the processes.
     scale = fabric.world_size / batch.total
-    pieces = split(batch.images, batch.labels, training.config.optimizer.micro_batch_size)
+    pieces = split(batch, training.config.optimizer.micro_batch_size, fabric.world_size)
     for number, (images, labels) in enumerate(pieces, start=1):
         with fabric.no_backward_sync(training.model, enabled=number < len(pieces)):
             loss = training.criterion(training.model(images), labels) * scale
@@ -205,29 +239,16 @@ def evaluate_network(fabric: Fabric, model: nn.Module, loader: Loader, metrics: 
     model.eval()
     for batch in loader.epoch(0):
         if len(batch.labels):
-            metrics.update(model(batch.images), batch.labels)
+            with fabric.autocast():
+                logits = model(batch.images)
+            metrics.update(logits, batch.labels)
     return metrics.compute(functools.partial(total, fabric))
 
 
-def split(images: Tensor, labels: Tensor, size: int | None) -> list[tuple[Tensor, Tensor]]:
-    """A batch in pieces of at most ``size`` images."""
+def split(batch: Batch, size: int | None, processes: int) -> list[tuple[Tensor, Tensor]]:
+    """A process's part of a batch in pieces of about ``size`` images; every process has as many, none of them empty."""
     if size is None:
-        return [(images, labels)]
-    return list(zip(torch.split(images, size), torch.split(labels, size), strict=True))
-
-
-def make_fabric(config: RunConfig, options: RunOptions) -> Fabric:
-    """One process, or as many as there are devices, or those that torchrun started."""
-    local, world = (int(os.environ.get(name, 0)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
-    devices: int | str = local or options.devices or "auto"
-    if devices == "auto" and not torch.cuda.is_available():
-        devices = 1
-    nodes = world // local if local else 1
-    fabric = Fabric(
-        accelerator=options.accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        precision=config.precision,  # type: ignore[arg-type]
-    )
-    fabric.launch()
-    return fabric
+        return [(batch.images, batch.labels)]
+    largest = math.ceil(batch.total / processes)
+    pieces = max(1, min(math.ceil(largest / size), batch.total // processes))
+    return list(zip(batch.images.tensor_split(pieces), batch.labels.tensor_split(pieces), strict=True))

@@ -79,7 +79,7 @@ class ClassifierMetrics:
         self.in_top5 += (top5 == labels[:, None]).any(dim=1).sum()
         self.log_loss -= log_p.gather(1, labels[:, None]).to(self.sums.dtype).sum()
         sure = confidence.exp().to(self.sums.dtype)
-        place = (sure * BINS).long().clamp_(max=BINS - 1)
+        place = (sure.nan_to_num() * BINS).long().clamp_(0, BINS - 1)
         self.bins.index_add_(1, place, torch.stack([torch.ones_like(sure), sure, right]))
 
     def compute(self, total: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:

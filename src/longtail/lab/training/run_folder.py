@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
+import os
 import platform
+import re
+import traceback
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
 from longtail.lab.config import ConfigError, RunConfig
-from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset
+from longtail.lab.data import CATALOG, ImageDataset, ImageFiles, LongTailedSubset
 from longtail.lab.files import write_atomically
+from longtail.lab.training.errors import RunInUse, TrainingError
 
 __all__ = ["RunFolder"]
 
@@ -39,23 +45,46 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.model_file = path / "model.safetensors"
         self.result_file = path / "result.json"
+        self.error_file = path / "error.json"
 
     @contextlib.contextmanager
     def opened(self, config: RunConfig) -> Iterator[None]:
         """Make it the folder of this run, for this process alone."""
-        if self.path.exists() and not self.config_file.exists() and any(self.path.iterdir()):
+        if self._is_something_else():
             raise ConfigError(f"{self.path} holds something else than a run: nothing was changed")
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a") as lock:
+        with (self.path / ".lock").open("a") as lock, _kept_from_children(lock):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ConfigError(f"{self.path} is in use by another process") from None
+                raise RunInUse(f"{self.path} is in use by another process") from None
+            for path in self._leftovers():
+                path.unlink()
             if not self.config_file.exists():
                 write_atomically(self.config_file, config.to_json())
             elif self.config() != config:
                 raise ConfigError(f"{self.config_file} is of another run: nothing was changed")
             yield
+
+    @contextlib.contextmanager
+    def written(self) -> Iterator[None]:
+        """While a run writes into it: a disk that is full, or gone, is no bad input."""
+        try:
+            yield
+        except OSError as error:
+            raise TrainingError(f"cannot write {error.filename or self.path}: {error.strerror or error}") from error
+
+    def _is_something_else(self) -> bool:
+        if not self.path.exists() or self.config_file.exists():
+            return False
+        return any(path.name != ".lock" and path not in self._leftovers() for path in self.path.iterdir())
+
+    def _leftovers(self) -> list[Path]:
+        """Files that a process was writing when it was killed."""
+        pattern = re.compile(
+            r"\.(config\.json|data\.json|metrics\.jsonl|checkpoint\.pt|model\.safetensors|result\.json)\.\w+"
+        )
+        return [path for path in self.path.glob(".*.*") if pattern.fullmatch(path.name)]
 
     def config(self) -> RunConfig:
         """What was asked for."""
@@ -63,24 +92,35 @@ class RunFolder:
 
     def data(self) -> dict[str, Any]:
         """What was trained on: classes, images, how they were normalised."""
-        return _parsed(self.data_file)
+        return _parsed(self.data_file, "classes", "train_counts", "mean", "std", "image_shape")
 
     def result(self) -> dict[str, Any] | None:
         """What came out, if the run is complete."""
-        return _parsed(self.result_file) if self.result_file.exists() else None
+        return _parsed(self.result_file, "run_id", "final", "seconds") if self.result_file.exists() else None
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """A dictionary for each epoch."""
-        if not self.metrics_file.exists():
-            return []
-        return [json.loads(line) for line in _read(self.metrics_file).splitlines()]
+    def metrics(self, epochs: int | None = None) -> list[dict[str, Any]]:
+        """A dictionary for each epoch, or for each of the first ``epochs``."""
+        lines = _read(self.metrics_file).splitlines()[:epochs] if self.metrics_file.exists() else []
+        found = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                found.append(json.loads(line))
+                if found[-1]["epoch"] != number:
+                    raise ValueError("it is of another epoch")
+            except (ValueError, KeyError, TypeError) as error:
+                raise ConfigError(f"{self.metrics_file} is damaged in line {number}: {error}") from None
+        if epochs and len(found) < epochs:
+            raise ConfigError(f"{self.metrics_file} is damaged: {len(found)} of {epochs} epochs are left")
+        return found
 
     def write_metrics(self, epochs: list[dict[str, Any]]) -> None:
         """Replace all of them: after a resumption, those of epochs that are trained again are gone."""
         write_atomically(self.metrics_file, "".join(json.dumps(epoch) + "\n" for epoch in epochs))
 
     def write_data(self, dataset: ImageDataset, subset: LongTailedSubset) -> None:
-        """Keep what is trained on: which images, the class index, and how images are prepared."""
+        """Keep what is trained on: which images, the class index, how images are prepared, and where files are."""
+        data = self.config().data.data
+        place = None if data in CATALOG else os.path.abspath(data)
         images = dataset.train
         subset.save(
             self.data_file,
@@ -90,16 +130,25 @@ class RunFolder:
             mean=dataset.mean,
             std=dataset.std,
             image_shape=None if isinstance(images, ImageFiles) else list(images.images.shape[1:]),
+            files_sha256=_files_sha256(dataset),
+            place=place,
         )
 
     def check_data(self, dataset: ImageDataset, subset: LongTailedSubset) -> None:
         """Refuse to go on with other images or classes than the run began with."""
         began = self.data()
-        now = {"classes": list(dataset.classes), "labels_sha256": subset.labels_sha256, "sha256": subset.sha256}
+        now = {
+            "classes": list(dataset.classes),
+            "labels_sha256": subset.labels_sha256,
+            "sha256": subset.sha256,
+            "files_sha256": _files_sha256(dataset),
+        }
         if any(began.get(name) != value for name, value in now.items()):
-            raise ConfigError(f"{dataset.name} has changed since {self.path} began: to train anew, remove that folder")
+            raise ConfigError(
+                f"{dataset.name} has changed since {self.path} began: the images are not those it was trained on"
+            )
 
-    def finish(self, config: RunConfig, network: nn.Module, epochs: list[dict[str, Any]]) -> None:
+    def finish(self, config: RunConfig, network: nn.Module, epochs: list[dict[str, Any]], processes: int = 1) -> None:
         """Write the weights, and then the result: whoever finds it finds a complete run."""
         weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
         # A single entry of metadata: several have no fixed order in the file, and the same run is the same file.
@@ -107,11 +156,39 @@ class RunFolder:
         result = {
             "run_id": config.run_id,
             "final": epochs[-1],
-            "best_error": min(epoch["error"] for epoch in epochs),
+            "best_error": min(epoch["error"] for epoch in epochs if "error" in epoch),
             "seconds": sum(epoch["seconds"] for epoch in epochs),
+            "processes": processes,
             "versions": versions(),
         }
         write_atomically(self.result_file, json.dumps(result, indent=2) + "\n")
+        self.error_file.unlink(missing_ok=True)
+
+    def record_failure(self, config: RunConfig, error: BaseException | str) -> None:
+        """Keep why the run ended without a result, where there is room for it; one that succeeds later removes it."""
+        with contextlib.suppress(OSError, ConfigError):
+            if not self._is_something_else() and not (self.config_file.exists() and self.config() != config):
+                self._write_failure(config, error)
+
+    def _write_failure(self, config: RunConfig, error: BaseException | str) -> None:
+        lines = traceback.format_exception(error) if isinstance(error, BaseException) else []
+        record = {
+            "error": " ".join(str(error).split()) or type(error).__name__,
+            "traceback": "".join(lines),
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        if not self.config_file.exists():
+            write_atomically(self.config_file, config.to_json())
+        write_atomically(self.error_file, json.dumps(record, indent=2) + "\n")
+
+    def failure(self) -> dict[str, Any] | None:
+        """Why the run ended without a result, if it did."""
+        return _parsed(self.error_file, "error") if self.error_file.exists() else None
+
+
+def _files_sha256(dataset: ImageDataset) -> str | None:
+    """Of the names of the training images, where they are files."""
+    return hashlib.sha256(dataset.train.paths.tobytes()).hexdigest() if isinstance(dataset.train, ImageFiles) else None
 
 
 def versions() -> dict[str, str]:
@@ -124,14 +201,44 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path.parent} is no run folder: it has no {path.name}") from None
+        if not path.parent.exists():
+            raise ConfigError(f"{path.parent} does not exist") from None
+        inside = sorted(config.parent for config in path.parent.glob("*/config.json"))
+        hint = f"; it holds {len(inside)} of them, such as {inside[0]}" if inside else ""
+        raise ConfigError(f"{path.parent} is no run folder: it has no {path.name}{hint}") from None
+    except NotADirectoryError:
+        raise ConfigError(f"{path.parent} is no run folder") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parsed(path: Path, *required: str) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(_read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is damaged: {error}") from None
+    missing = [name for name in required if not isinstance(content, dict) or name not in content]
+    if missing:
+        raise ConfigError(f"{path} is damaged: it has no {missing[0]}")
     return content
+
+
+_locks: set[TextIO] = set()
+
+
+def _close_locks() -> None:
+    for lock in _locks:
+        lock.close()
+
+
+# A process that reads images outlives one that was killed by seconds, and would hold its lock.
+os.register_at_fork(after_in_child=_close_locks)
+
+
+@contextlib.contextmanager
+def _kept_from_children(lock: TextIO) -> Iterator[None]:
+    _locks.add(lock)
+    try:
+        yield
+    finally:
+        _locks.remove(lock)

@@ -6,51 +6,30 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from longtail.lab.training.errors import TrainingError
 from longtail.lab.training.metrics import sums_dtype
+from longtail.lab.training.processes import total
 
-__all__ = ["Interrupted", "State", "Stop", "Timer", "TrainingError", "stop_signals", "total"]
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["ADVICE", "State", "Stop", "Timer", "stop_signals"]
 
 # Steps after which several processes ask one another whether to stop or to save.
 AGREE_EVERY = 10
 
-
-class TrainingError(RuntimeError):
-    """A training that went wrong; the message is one line.
-
-    Example:
-        >>> TrainingError("the loss became NaN").exit_code
-        1
-    """
-
-    exit_code = 1
-
-
-class Interrupted(Exception):  # noqa: N818 - it is no error
-    """A signal ended the training; started again, the run goes on from its checkpoint.
-
-    Example:
-        >>> Interrupted("interrupted in epoch 3").exit_code
-        130
-    """
-
-    exit_code = 130
-
-
-def total(fabric: Fabric, value: Tensor) -> Tensor:
-    """The sum over all processes."""
-    summed = fabric.all_reduce(value, reduce_op="sum")
-    assert isinstance(summed, Tensor)
-    return summed
+ADVICE = "try a lower --learning-rate or a longer --warmup-epochs"
 
 
 class State:
     """Where a training is: what a checkpoint holds beside the weights."""
+
+    CONTENT = frozenset({"epoch", "step", "rate", "loss", "model", "optimizer", "precision"})
 
     def __init__(self, device: torch.device) -> None:
         self.epoch = self.step = 0
@@ -70,12 +49,14 @@ class State:
         loss, self.loss = self.loss, torch.zeros_like(self.loss)
         return loss
 
-    def check_finite(self) -> None:
-        """Stop a training whose loss is no number any more: nothing good follows."""
-        if (step := int(self.first_bad.item())) >= 0:
+    def check_finite(self, fabric: Fabric) -> None:
+        """Stop a training whose loss is no number any more, in any process: nothing good follows."""
+        first_bad = fabric.all_reduce(self.first_bad.clone(), reduce_op="max")
+        assert isinstance(first_bad, Tensor)
+        if (step := int(first_bad.item())) >= 0:
             raise TrainingError(
                 f"the loss became infinite or NaN in epoch {self.epoch + 1}, step {step}, at learning rate "
-                f"{self.rate:g}: try a lower --learning-rate or a longer --warmup-epochs"
+                f"{self.rate:g}: {ADVICE}"
             )
 
     def content(self, network: nn.Module, optimizer: Any, fabric: Fabric) -> dict[str, Any]:
@@ -126,19 +107,28 @@ class Stop:
 
     def __init__(self) -> None:
         self.requested = False
+        self.calls = 0
 
-    def agreed(self, fabric: Fabric, step: int) -> bool:
+    def agreed(self, fabric: Fabric) -> bool:
         """Whether any process was asked to: one that stopped alone would leave the others waiting."""
         if fabric.world_size == 1:
             return self.requested
-        return step % AGREE_EVERY == 0 and bool(
+        self.calls += 1
+        return self.calls % AGREE_EVERY == 0 and bool(
             total(fabric, torch.tensor(float(self.requested), device=fabric.device))
         )
 
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """SIGINT and SIGTERM ask to stop after the step; a second SIGINT interrupts at once."""
+    """SIGINT and SIGTERM ask to stop after the step; a second SIGINT interrupts at once.
+
+    Example:
+        >>> with stop_signals() as stop:
+        ...     signal.raise_signal(signal.SIGTERM)
+        ...     stop.requested
+        True
+    """
     stop = Stop()
 
     def request(number: int, frame: object) -> None:

@@ -9,19 +9,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longtail.lab.config import ConfigError, RunConfig
+from longtail._checks import check_positive_integer
+from longtail.counts import class_counts
+from longtail.lab.config import ConfigError, RunConfig, with_values
 from longtail.lab.data import evaluation_loader
 from longtail.lab.data.decode import read_centre_crop, read_image
 from longtail.lab.models import build_model
 from longtail.lab.training.build import open_data
 from longtail.lab.training.loop import EVALUATION_BATCH, evaluate_network
 from longtail.lab.training.metrics import ClassifierMetrics, log_probabilities
+from longtail.lab.training.processes import make_fabric
 from longtail.lab.training.run_folder import RunFolder
 
 __all__ = ["LoadedRun", "evaluate_run", "load_run", "predict"]
@@ -38,6 +40,8 @@ class LoadedRun:
         tensor(7)
     """
 
+    path: Path
+    """The run folder."""
     config: RunConfig
     model: nn.Module
     """In evaluation mode, on the CPU."""
@@ -61,18 +65,22 @@ def load_run(path: Path | str) -> LoadedRun:
     """
     folder = RunFolder(Path(path))
     config, data = folder.config(), folder.data()
-    if not folder.model_file.exists():
+    if folder.result() is None:
         raise ConfigError(
             f"{folder.path} is not finished: longtail train --config {folder.config_file} goes on with it"
         )
     shape = data["image_shape"]
     network = build_model(config.model, len(data["classes"]), shape[0] if shape else 3)
     try:
+        with safe_open(folder.model_file, framework="pt") as file:
+            if (owner := (file.metadata() or {}).get("run_id")) != config.run_id:
+                raise RuntimeError(f"it is of {owner}")
         network.load_state_dict(load_file(folder.model_file))
-    except (RuntimeError, SafetensorError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:120]
         raise ConfigError(f"{folder.model_file} is not a {config.model} of this run: {reason}") from None
     return LoadedRun(
+        path=folder.path,
         config=config,
         model=network.eval(),
         transform=_Transform(shape, config.data.image_size, data["mean"], data["std"]),
@@ -107,15 +115,23 @@ def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = No
         >>> evaluate_run(load_run("runs/digits-…"))["error"]  # doctest: +SKIP
         8.2
     """
-    dataset, _ = open_data(run.config, data_dir)
-    if dataset.classes != run.classes:
-        raise ConfigError(f"{run.config.run_id} was trained on other classes than {run.config.data.data} has now")
+    dataset, subset = open_data(_with_place(run), data_dir)
+    # Else images it was trained on could be among those of the test.
+    RunFolder(run.path).check_data(dataset, subset)
     images = dataset.test if split == "test" else dataset.train
     loader = evaluation_loader(dataset, EVALUATION_BATCH, images=images, image_size=run.config.data.image_size)
-    fabric = Fabric(accelerator="auto", devices=1, precision=run.config.precision)  # type: ignore[arg-type]
+    fabric = make_fabric(run.config.precision, "auto", 1)
     model = fabric.setup(run.model)
     metrics = ClassifierMetrics(run.counts, run.config.loss.loss, fabric.device)
-    return evaluate_network(fabric, model, loader, metrics)
+    found = evaluate_network(fabric, model, loader, metrics)
+    return found | {"images": class_counts(images.labels.numpy(), len(dataset.classes)).tolist()}
+
+
+def _with_place(run: LoadedRun) -> RunConfig:
+    """Its own images are where they were in its training, whatever folder this process is in."""
+    place = RunFolder(run.path).data().get("place")
+    moved = place is None or Path(run.config.data.data).exists()
+    return run.config if moved else with_values(run.config, {"data": place})
 
 
 def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dict[str, Any]]:
@@ -125,6 +141,9 @@ def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dic
         >>> list(predict(load_run("runs/digits-…"), [Path("photo.png")], top=1))  # doctest: +SKIP
         [{'path': 'photo.png', 'classes': ['7'], 'probabilities': [0.93]}]
     """
+    check_positive_integer("top", top)
+    if isinstance(paths, (str, Path)):
+        raise TypeError(f"paths must be a list of paths, got {paths!r}")
     for path in paths:
         with torch.no_grad():
             logits = run.model(run.transform(path)[None])

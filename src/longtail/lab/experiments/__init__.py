@@ -1,0 +1,38 @@
+"""Experiments: many runs, on one machine or a cluster, and what they say together."""
+
+from longtail.lab.experiments.executor import ExecutorOptions
+from longtail.lab.experiments.own import expand, read_sweep
+from longtail.lab.experiments.paper import (
+    SWEEPS,
+    beta_sweep,
+    heatmap,
+    losses,
+    rescaled,
+    table2,
+    table3,
+    training_curves,
+)
+from longtail.lab.experiments.published import Published, published, published_entries
+from longtail.lab.experiments.results import load_results
+from longtail.lab.experiments.sweep import SweepResult, estimate, run_sweep
+
+__all__ = [
+    "SWEEPS",
+    "ExecutorOptions",
+    "Published",
+    "SweepResult",
+    "beta_sweep",
+    "estimate",
+    "expand",
+    "heatmap",
+    "load_results",
+    "losses",
+    "published",
+    "published_entries",
+    "read_sweep",
+    "rescaled",
+    "run_sweep",
+    "table2",
+    "table3",
+    "training_curves",
+]

@@ -1,0 +1,127 @@
+"""The Ray executor: the nodes of a cluster, which share the folders of the runs and of the data."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from longtail.lab.config import ConfigError, RunConfig, RunOptions
+from longtail.lab.data import data_folder
+from longtail.lab.data.loaders import available_cores
+from longtail.lab.experiments.executor import ExecutorOptions, Finished
+from longtail.lab.experiments.local import ATTEMPTS, STOP_SECONDS
+from longtail.lab.experiments.task import Outcome, Task, perform
+
+__all__ = ["RayExecutor"]
+
+
+class RayExecutor:
+    """A Ray cluster, one that runs already or one of this machine; a run whose worker or node dies goes on in another.
+
+    Args:
+        where: address, and CPUs and GPUs of a run.
+        options: of the runs.
+
+    Example:
+        >>> with RayExecutor(ExecutorOptions(executor="ray"), RunOptions()) as executor:  # doctest: +SKIP
+        ...     executor.submit("train", config)
+        ...     executor.wait(3600.0)
+    """
+
+    def __init__(self, where: ExecutorOptions, options: RunOptions) -> None:
+        # Without a word about how usage is counted: nothing is sent anywhere.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            import ray
+        except ModuleNotFoundError:
+            raise ConfigError("ray is missing: pip install 'longtail[cluster]'") from None
+        self.ray: Any = ray
+        self.cpus = where.cpus_per_run if where.address else min(where.cpus_per_run, available_cores())
+        self.gpus = where.gpus_per_run or 0.0
+        workers = self.cpus if options.workers is None else options.workers
+        self.options = dataclasses.replace(
+            options,
+            # Workers live in other folders, and may be on other machines.
+            runs=options.runs.absolute(),
+            data_dir=data_folder(options.data_dir).absolute(),
+            workers=workers,
+            accelerator=options.accelerator if self.gpus or options.accelerator != "auto" else "cpu",
+        )
+        self.pending: dict[Any, tuple[Task, RunConfig]] = {}
+        self._connect(where.address)
+        self.remote = ray.remote(
+            num_cpus=self.cpus, num_gpus=self.gpus, max_retries=ATTEMPTS - 1, max_calls=0, retry_exceptions=False
+        )(_perform)
+
+    def _connect(self, address: str | None) -> None:
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if address is None:
+            cores = available_cores()
+            self.ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
+            return
+        try:
+            self.ray.init(address, **quiet)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"no Ray cluster at {address}: {' '.join(str(error).split())[:200]}") from None
+
+    @property
+    def slots(self) -> int:
+        """How many runs the cluster has room for, now."""
+        resources = self.ray.cluster_resources()
+        slots = int(resources.get("CPU", 0) // self.cpus)
+        if self.gpus:
+            slots = min(slots, int(resources.get("GPU", 0) // self.gpus))
+        return max(1, slots)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ray.shutdown()
+
+    def submit(self, task: Task, config: RunConfig) -> None:
+        """Do this as soon as there is room for it."""
+        reference = self.remote.remote(task, config.to_json(), self.options.to_json(), self.cpus, os.getcwd())
+        self.pending[reference] = (task, config)
+
+    def wait(self, seconds: float) -> list[Finished]:
+        """What was finished since the last call, as soon as there is anything, or nothing after ``seconds``."""
+        if not self.pending:
+            time.sleep(seconds)
+            return []
+        ready, _ = self.ray.wait(list(self.pending), timeout=seconds)
+        ready += self.ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0)[0]
+        return [(*self.pending.pop(reference), self._outcome(reference)) for reference in dict.fromkeys(ready)]
+
+    def stop(self) -> list[Finished]:
+        """Let runs save where they are and leave; what was not begun is dropped."""
+        for reference in self.pending:
+            self.ray.cancel(reference)
+        finished: list[Finished] = []
+        end = time.monotonic() + STOP_SECONDS
+        while self.pending and time.monotonic() < end:
+            finished += self.wait(1.0)
+        return finished
+
+    def _outcome(self, reference: Any) -> Outcome:
+        exceptions = self.ray.exceptions
+        try:
+            return Outcome(**self.ray.get(reference))
+        except (exceptions.TaskCancelledError, KeyboardInterrupt):
+            return Outcome("interrupted", "it was cancelled")
+        except exceptions.RayError as error:
+            return Outcome("failed", " ".join(str(error).split())[:300])
+
+
+def _perform(task: Task, config: str, options: str, threads: int, folder: str) -> dict[str, Any]:
+    """In a worker of the cluster."""
+    import torch
+
+    torch.set_num_threads(threads)
+    if Path(folder).is_dir():
+        os.chdir(folder)  # paths of the user's own images start there
+    return dataclasses.asdict(perform(task, RunConfig.from_json(config), RunOptions.from_json(options)))

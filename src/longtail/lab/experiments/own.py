@@ -1,0 +1,103 @@
+"""A sweep of one's own: a small JSON or Python file with lists of values."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from longtail._checks import check_choice
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, field_places, with_values
+from longtail.lab.recipes import RECIPES, default_recipe
+
+__all__ = ["expand", "read_sweep"]
+
+
+def read_sweep(path: Path) -> list[RunConfig]:
+    """The runs of a sweep file.
+
+    A JSON file holds an object for :func:`expand`. A Python file, which is run, has one called ``sweep``, or a list of
+    configurations of that name.
+
+    Example:
+        >>> read_sweep(Path("nowhere.json"))
+        Traceback (most recent call last):
+        longtail.lab.config.ConfigError: nowhere.json does not exist
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist")
+    if path.suffix == ".py":
+        try:
+            content = runpy.run_path(str(path)).get("sweep")
+        except Exception as error:
+            raise ConfigError(f"{path}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+    else:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{path} is no JSON: {error}") from None
+    if isinstance(content, (list, tuple)) and content and all(isinstance(each, RunConfig) for each in content):
+        return list(content)
+    if not isinstance(content, Mapping):
+        expected = "a dictionary or a list of RunConfigs called sweep" if path.suffix == ".py" else "an object"
+        raise ConfigError(f"{path} must hold {expected}, got {content!r:.60}")
+    try:
+        return expand(content)
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def expand(values: Mapping[str, Any]) -> list[RunConfig]:
+    """All combinations of lists of values.
+
+    Keys are the flags of ``longtail train``: any value of a configuration, and ``recipe``. A list is swept over;
+    anything else is the same in all runs. In a combination where β or γ would do nothing they are left out, and what is
+    then the same run is there once.
+
+    Args:
+        values: a value or a list of values for each name.
+
+    Example:
+        >>> runs = expand({"imbalance": [10, 50], "loss": ["softmax", "focal"], "gamma": [0.5, 2], "epochs": 20})
+        >>> [run.loss.label for run in runs[:3]], len(runs), runs[0].optimizer.milestones
+        (['softmax_0.999', 'focal_0.5_0.999', 'focal_2_0.999'], 6, (16.0, 18.0))
+    """
+    places = field_places()
+    for name in values:
+        check_choice("name", name, ("recipe", *places))
+    lists = {name: _values(name, value) for name, value in values.items()}
+    empty = [name for name, choices in lists.items() if not choices]
+    if empty:
+        raise ConfigError(f"{empty[0]} has no values")
+    runs: dict[RunConfig, None] = {}
+    used: set[str] = set()
+    for combination in itertools.product(*lists.values()):
+        config, applied = _config(dict(zip(lists, combination, strict=True)))
+        runs[config] = None
+        used |= applied
+    if idle := [name for name in values if name not in used]:
+        raise ConfigError(f"{idle[0]} would do nothing in any of these runs")
+    return list(runs)
+
+
+def _values(name: str, value: Any) -> list[Any]:
+    if name == "milestones":  # a value that is a list itself
+        return list(value) if value and isinstance(value[0], (list, tuple)) else [value]
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _config(values: dict[str, Any]) -> tuple[RunConfig, set[str]]:
+    """A configuration, and the names of the values that are in it."""
+    data, loss = values.get("data", "digits"), values.get("loss", "softmax")
+    weighting = values.get("weighting", "effective")
+    recipe = values.pop("recipe", None) or default_recipe(data)
+    check_choice("recipe", recipe, tuple(RECIPES))
+    if loss != "focal":
+        values.pop("gamma", None)
+    if weighting != "effective":
+        values.pop("beta", None)
+    start = RECIPES[recipe](DataConfig(data=data), LossConfig(loss=loss, weighting=weighting), values.get("epochs"))
+    return with_values(start, values), {"recipe", *values}

@@ -1,0 +1,179 @@
+"""The tables and figures of the paper as lists of run configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from longtail._checks import check_choice, check_positive_integer
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, config_errors
+from longtail.lab.data import SubsetOptions
+from longtail.lab.data.summary import BETAS
+from longtail.lab.experiments.published import published_entries
+from longtail.lab.recipes import cifar, large, scaled
+
+__all__ = [
+    "GAMMAS",
+    "IMBALANCES",
+    "SWEEPS",
+    "Sweep",
+    "beta_sweep",
+    "heatmap",
+    "losses",
+    "rescaled",
+    "table2",
+    "table3",
+    "training_curves",
+]
+
+CIFAR = ("cifar10", "cifar20", "cifar100")
+LARGE = ("inaturalist2017", "inaturalist2018", "imagenet2012")
+IMBALANCES = (200.0, 100.0, 50.0, 20.0, 10.0)
+GAMMAS = (0.5, 1.0, 2.0)
+
+
+def losses(betas: Sequence[float | None] = (None, *BETAS), gammas: Sequence[float] = GAMMAS) -> list[LossConfig]:
+    """Softmax, sigmoid and focal losses of each γ, each with each β; None is the plain loss.
+
+    Example:
+        >>> [loss.label for loss in losses(betas=(None, 0.99), gammas=(0.5,))]
+        ['softmax', 'softmax_0.99', 'sigmoid', 'sigmoid_0.99', 'focal_0.5', 'focal_0.5_0.99']
+    """
+    kinds = [("softmax", None), ("sigmoid", None), *(("focal", gamma) for gamma in gammas)]
+    return [
+        LossConfig(loss=loss, gamma=gamma, weighting="uniform" if beta is None else "effective", beta=beta)
+        for loss, gamma in kinds
+        for beta in betas
+    ]
+
+
+def table2(dataset: str) -> list[RunConfig]:
+    """Table 2: ResNet-32 with plain losses and the best class-balanced one, at six imbalances of CIFAR-10 or CIFAR-100.
+
+    Example:
+        >>> len(table2("cifar10")), table2("cifar10")[-1].loss.label
+        (35, 'sigmoid_0.9999')
+    """
+    check_choice("dataset", dataset, ("cifar10", "cifar100"))
+    chosen = [entry for entry in published_entries() if entry["data"] == dataset]
+    return [
+        cifar(_long_tailed(dataset, entry["imbalance"]), _loss(entry))
+        for entry in chosen
+        # Of equal classes, the class-balanced loss is the plain one.
+        if entry["imbalance"] > 1 or entry["weighting"] == "uniform"
+    ]
+
+
+def beta_sweep(dataset: str) -> list[RunConfig]:
+    """Figure 5: all losses with and without the class-balanced term, each β, at imbalance 50.
+
+    Example:
+        >>> len(beta_sweep("cifar100"))
+        25
+    """
+    check_choice("dataset", dataset, CIFAR)
+    return [cifar(_long_tailed(dataset, 50.0), loss) for loss in losses()]
+
+
+def heatmap(dataset: str) -> list[RunConfig]:
+    """Figures of appendix A: 5 losses, without the term and with 4 β, at 5 imbalances.
+
+    Example:
+        >>> len(heatmap("cifar20")), heatmap("cifar20")[74].loss.label
+        (125, 'focal_0.5_0.9999')
+    """
+    check_choice("dataset", dataset, CIFAR)
+    return [cifar(_long_tailed(dataset, imbalance), loss) for loss in losses() for imbalance in IMBALANCES]
+
+
+def table3(dataset: str) -> list[RunConfig]:
+    """Table 3: ResNet-50, -101 and -152 with softmax and class-balanced focal loss, inputs of 224 and 320 pixels.
+
+    Example:
+        >>> [(run.model, run.loss.label, run.data.image_size) for run in table3("inaturalist2018")][-1]
+        ('resnet152', 'focal_0.5_0.999', 320)
+    """
+    check_choice("dataset", dataset, LARGE)
+    return [
+        replace(large(DataConfig(data=dataset, image_size=entry["image_size"]), _loss(entry)), model=entry["model"])
+        for entry in published_entries()
+        if entry["data"] == dataset
+    ]
+
+
+def training_curves(dataset: str) -> list[RunConfig]:
+    """Figure 7: ResNet-50 with softmax and with class-balanced focal loss; of CIFAR, ResNet-32 at imbalance 50.
+
+    Example:
+        >>> [run.loss.label for run in training_curves("imagenet2012")]
+        ['softmax', 'focal_0.5_0.999']
+    """
+    check_choice("dataset", dataset, (*LARGE, *CIFAR))
+    pair = (LossConfig(weighting="uniform"), LossConfig(loss="focal", gamma=0.5, beta=0.999))
+    if dataset in CIFAR:
+        return [cifar(_long_tailed(dataset, 50.0), loss) for loss in pair]
+    return [large(DataConfig(data=dataset), loss) for loss in pair]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A table or figure of the paper."""
+
+    runs: Callable[[str], list[RunConfig]]
+    """The runs on a data set."""
+    datasets: tuple[str, ...]
+    """What the paper has it for."""
+    about: str
+
+
+SWEEPS: Mapping[str, Sweep] = {
+    "table2": Sweep(table2, ("cifar10", "cifar100"), "plain losses and the best class-balanced one, 6 imbalances"),
+    "beta_sweep": Sweep(beta_sweep, CIFAR, "figure 5: all losses with and without the term, each β, imbalance 50"),
+    "heatmap": Sweep(heatmap, CIFAR, "appendix A: 5 losses, plain and with 4 β, 5 imbalances"),
+    "table3": Sweep(table3, LARGE, "ResNet-50, -101, -152, softmax and class-balanced focal, 224 and 320 pixels"),
+    "training_curves": Sweep(training_curves, (*LARGE, *CIFAR), "figure 7: softmax against class-balanced focal"),
+}
+
+
+@config_errors()
+def rescaled(
+    configs: Sequence[RunConfig],
+    *,
+    epochs: int | None = None,
+    model: str | None = None,
+    batch_size: int | None = None,
+    seeds: int = 1,
+) -> list[RunConfig]:
+    """The same runs at another scale, once for each seed.
+
+    Args:
+        configs: of one seed.
+        epochs: of each run; its schedule is stretched with them.
+        model: the network of all of them.
+        batch_size: images of a step; the learning rate goes with it.
+        seeds: how many, from 0 on.
+
+    Example:
+        >>> runs = rescaled(table2("cifar10"), epochs=20, model="resnet8", seeds=3)
+        >>> len(runs), runs[0].model, runs[0].optimizer.milestones, runs[1].seed
+        (105, 'resnet8', (16.0, 18.0), 1)
+    """
+    check_positive_integer("seeds", seeds)
+    if not configs:
+        raise ConfigError("a sweep of no runs")
+    changed = []
+    for config in configs:
+        optimizer = scaled(config.optimizer, epochs)
+        optimizer = replace(optimizer, batch_size=batch_size or optimizer.batch_size)
+        changed += [
+            replace(config, model=model or config.model, optimizer=optimizer, seed=seed) for seed in range(seeds)
+        ]
+    return changed
+
+
+def _long_tailed(dataset: str, imbalance: float) -> DataConfig:
+    return DataConfig(data=dataset, subset=SubsetOptions(imbalance=float(imbalance)))
+
+
+def _loss(entry: Mapping[str, object]) -> LossConfig:
+    return LossConfig(**{name: entry[name] for name in ("loss", "weighting", "beta", "gamma")})  # type: ignore[arg-type]

@@ -1,0 +1,362 @@
+"""Finished runs as tables: one row a run, one row a setting, and what the weights changed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pandas as pd
+
+from longtail._checks import check_choice
+from longtail.lab.config import ConfigError, RunConfig
+from longtail.lab.experiments.published import published
+from longtail.lab.files import write_atomically
+from longtail.lab.training.run_folder import RunFolder
+from longtail.losses import LOSSES
+
+__all__ = ["SETTING", "deltas", "load_results", "summarize_results", "to_records", "write_results"]
+
+COMPARED = ("error", "balanced_accuracy", "many", "medium", "few")
+"""What is compared with the plain loss, if not said otherwise."""
+
+METRICS = (*COMPARED[:1], "error_top5", *COMPARED[1:], "nll", "calibration_error", "train_loss")
+"""Those that there are columns of even if no run is complete; other ones that runs have follow."""
+
+DTYPES = {int: "Int64", float: "float64", bool: "boolean", tuple: "object"}
+"""Of columns, by the type of the field: all of them can miss values. Other fields are text."""
+
+OTHER = ("run_id", "status", "problem", "label", "best_error", "seconds", "published")
+"""Columns that are neither of the configuration nor metrics of the last epoch."""
+
+FILES = ("config.json", "data.json", "metrics.jsonl", "result.json", "error.json", "model.safetensors", "checkpoint.pt")
+"""A folder that holds one of them is one of a run, or of what is left of it."""
+
+
+def _leaves(kind: Any) -> Iterator[tuple[str, type]]:
+    """Name and type of each value of a configuration; the network and the loss come before the schedule."""
+    kinds = get_type_hints(kind)
+    for name in sorted(kinds, key=[*("data", "model", "loss"), *kinds].index) if kind is RunConfig else kinds:
+        parts = get_args(kinds[name]) if get_origin(kinds[name]) in (Union, types.UnionType) else (kinds[name],)
+        part = next(part for part in parts if part is not type(None))
+        if dataclasses.is_dataclass(part):
+            yield from _leaves(part)
+        else:
+            yield name, get_origin(part) or part
+
+
+CONFIGURATION = {name: DTYPES.get(kind, "str") for name, kind in _leaves(RunConfig)}
+
+SETTING = tuple(name for name in CONFIGURATION if name != "seed")
+"""Columns that are the same in runs that differ by their seed alone."""
+
+
+def load_results(runs: Path | str) -> pd.DataFrame:
+    """One row for each run folder below a folder, whether the run is complete or not.
+
+    Columns: ``run_id`` (the folder's name), ``status``, ``problem``, ``label`` of the loss, ``published`` (the error of
+    :func:`published`), each value of the configuration under the name of its flag, the metrics after the last epoch,
+    ``best_error``, ``seconds``, and ``version_…`` of what was used. ``status`` is one of
+
+    - complete: the run has a result. Only these have metrics.
+    - failed: a sweep gave it up; ``problem`` tells why.
+    - unfinished: it is running or was interrupted; ``problem`` tells how far it is.
+    - damaged: something in it cannot be read; ``problem`` tells what.
+
+    Args:
+        runs: folder of run folders, or a single run folder.
+
+    Example:
+        >>> import tempfile
+        >>> config = RunConfig(model="resnet8")
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     write_atomically(Path(runs) / config.run_id / "config.json", config.to_json())
+        ...     load_results(runs)[["label", "model", "status", "problem"]].values.tolist()
+        [['softmax_0.999', 'resnet8', 'unfinished', '0 of 200 epochs']]
+    """
+    rows = [_row(folder) for folder in _run_folders(Path(runs))]
+    metrics = dict.fromkeys((*METRICS, *(name for row in rows for name in row["metrics"] if name != "recall")))
+    versions = dict.fromkeys(name for row in rows for name in row["versions"])
+    dtypes = {"run_id": "str", "status": "str", "problem": "object", "label": "str", **CONFIGURATION}
+    dtypes |= dict.fromkeys((*metrics, "best_error", "seconds"), "float64") | {"recall": "object"}
+    dtypes |= dict.fromkeys(versions, "str") | {"published": "float64"}
+    values = [row | row["metrics"] | row["versions"] for row in rows]
+    return pd.DataFrame({name: _column([row.get(name) for row in values], dtype) for name, dtype in dtypes.items()})
+
+
+def _run_folders(runs: Path) -> list[Path]:
+    if not runs.is_dir():
+        reason = "it is no folder" if runs.exists() else "it does not exist"
+        raise ConfigError(f"{runs}/ holds no runs: {reason}")
+    below = sorted(path for path in runs.iterdir() if not path.name.startswith(".") and path.is_dir())
+    found = [path for path in below if _is_run(path)]
+    if not found and not _is_run(runs):
+        raise ConfigError(f"{runs}/ holds no runs")
+    return found or [runs]
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return not set(FILES).isdisjoint(os.listdir(folder))
+    except OSError:
+        return True  # what cannot be looked into is listed as damaged rather than passed over in silence
+
+
+def _column(values: list[Any], dtype: str) -> pd.Series:
+    try:
+        return pd.Series(values, dtype=dtype)
+    except OverflowError:  # a seed of more than 64 bits
+        return pd.Series(values, dtype="object")
+
+
+def _row(path: Path) -> dict[str, Any]:
+    """A run; what is not known of it has no key."""
+    row: dict[str, Any] = {"run_id": path.resolve().name, "problem": None, "metrics": {}, "versions": {}}
+    folder = RunFolder(path)
+    try:
+        with _damage_named(folder.config_file):
+            config = folder.config()
+            run_id, entry = config.run_id, published(config)
+        row |= {"label": config.loss.label, **_values(config), "published": entry and entry.error}
+        with _damage_named(folder.result_file):
+            result = folder.result()
+            if result is not None:
+                return row | {"status": "complete"} | _outcome(result, run_id)
+        failure = folder.failure()
+        if failure is not None:
+            return row | {"status": "failed", "problem": _line(failure["error"])}
+        done = f"{len(folder.metrics())} of {config.optimizer.epochs} epochs"
+        return row | {"status": "unfinished", "problem": done}
+    except (ConfigError, OSError) as error:
+        # The name of the folder is in the row already.
+        problem = str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is no run folder: it", "it")
+        return row | {"status": "damaged", "problem": _line(problem)}
+
+
+@contextlib.contextmanager
+def _damage_named(file: Path) -> Iterator[None]:
+    """Whatever is wrong with what a file holds becomes an error that names the file."""
+    try:
+        yield
+    except KeyError as missing:
+        raise ConfigError(f"{file} is damaged: it has no {missing.args[0]}") from None
+    except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise ConfigError(f"{file} is damaged: {error}") from None
+
+
+def _outcome(result: Any, run_id: str) -> dict[str, Any]:
+    """The values of a result; one that is not of the run, or not whole, is refused."""
+    if result["run_id"] != run_id:
+        raise ConfigError(f"result.json is of {result['run_id']}, but config.json of {run_id}")
+    # Of the last epoch alone are its seconds, and its learning rate, which has the name of a flag.
+    final = {name: value for name, value in result["final"].items() if name not in (*CONFIGURATION, *OTHER, "epoch")}
+    recall = final.pop("recall", None)
+    return {
+        "metrics": {
+            "error": _number(final.pop("error")),
+            **{name: None if value is None else _number(value) for name, value in final.items()},
+            "recall": None if recall is None else [None if value is None else _number(value) for value in recall],
+        },
+        "best_error": _number(result["best_error"]),
+        "seconds": _number(result["seconds"]),
+        "versions": {f"version_{name}": str(value) for name, value in result["versions"].items()},
+    }
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{value!r:.60} is no number")
+    return float(value)
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _values(config: Any) -> dict[str, Any]:
+    """The values of a configuration by the names of their flags."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            values |= _values(value)
+        else:
+            values[field.name] = str(value) if isinstance(value, Path) else value
+    return values
+
+
+def summarize_results(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row for each setting, which is all of a configuration but the seed; only complete runs count.
+
+    A run that is there twice counts once. Where one of its runs misses a metric, a setting misses it too.
+
+    Args:
+        frame: what :func:`load_results` gave, or some rows of it.
+
+    Returns:
+        The columns of the setting, ``label``, ``published``, ``n``, and ``…_mean`` and ``…_std`` (of a sample: missing
+        for a single run) of each metric; ordered by data, imbalance, network, loss and weights, the plain loss first.
+
+    Example:
+        >>> import tempfile
+        >>> final = {"error": 30.0, "few": 0.5}
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     for config in (RunConfig(seed=0), RunConfig(seed=1)):
+        ...         folder = Path(runs) / config.run_id
+        ...         result = {"run_id": config.run_id, "final": final, "best_error": 29, "seconds": 9, "versions": {}}
+        ...         write_atomically(folder / "config.json", config.to_json())
+        ...         write_atomically(folder / "result.json", json.dumps(result))
+        ...     summarize_results(load_results(runs))[["label", "n", "error_mean", "error_std"]].values.tolist()
+        [['softmax_0.999', 2, 30.0, 0.0]]
+    """
+    runs = _complete(frame)
+    metrics = _metrics(frame)
+    groups = runs.groupby("_setting")
+    means = groups[metrics].mean(skipna=False).add_suffix("_mean")
+    spreads = groups[metrics].std(ddof=1, skipna=False).add_suffix("_std")
+    pairs = [name for metric in metrics for name in (f"{metric}_mean", f"{metric}_std")]
+    return _in_order(_settings(runs).assign(n=groups.size()).join(pd.concat([means, spreads], axis=1)[pairs]))
+
+
+def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: float = 0.95) -> pd.DataFrame:
+    """What the weights of the classes changed: each weighted setting against the plain one, paired by seed.
+
+    The plain setting has the same loss, γ and everything else, and no weights. Both runs of a pair start from the same
+    network and see the same images in the same order.
+
+    Args:
+        frame: what :func:`load_results` gave, or some rows of it.
+        metrics: columns to compare.
+        confidence: of the intervals.
+
+    Returns:
+        The columns of the setting, ``label``, ``pairs``, and for each metric ``…_delta``, the mean difference, with the
+        limits ``…_low`` and ``…_high`` of its Student t interval, which needs two pairs. A setting that has no plain
+        partner has 0 pairs.
+
+    Example:
+        >>> import tempfile
+        >>> from longtail.lab.config import LossConfig
+        >>> plain = {"loss": LossConfig(weighting="uniform")}
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     for config, error in ((RunConfig(), 30.0), (RunConfig(**plain), 32.5)):
+        ...         final = {"error": error}
+        ...         result = {"run_id": config.run_id, "final": final, "best_error": 29, "seconds": 9, "versions": {}}
+        ...         write_atomically(Path(runs) / config.run_id / "config.json", config.to_json())
+        ...         write_atomically(Path(runs) / config.run_id / "result.json", json.dumps(result))
+        ...     to_records(deltas(load_results(runs), ["error"])[["label", "pairs", "error_delta", "error_low"]])
+        [{'label': 'softmax_0.999', 'pairs': 1, 'error_delta': -2.5, 'error_low': None}]
+    """
+    from scipy import stats
+
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+    for metric in metrics:
+        check_choice("metric", metric, _metrics(frame))
+    runs = _complete(frame)
+    runs["_family"] = _groups(runs, [name for name in SETTING if name not in ("weighting", "beta", "normalize")])
+    is_plain = runs["weighting"] == "uniform"
+    names = list(metrics)
+    # Plain runs that differ by how their weights of 1 would be normalized are the same run.
+    plain = runs[is_plain].drop_duplicates(["_family", "seed"])[["_family", "seed", *names]]
+    pairs = runs[~is_plain].merge(plain, on=["_family", "seed"], suffixes=("", "_plain"))
+    differences = pd.DataFrame({name: pairs[name] - pairs[f"{name}_plain"] for name in names})
+    groups = differences.groupby(pairs["_setting"])
+    table = _settings(runs[~is_plain]).drop(columns="published")
+    table["pairs"] = groups.size().reindex(table.index, fill_value=0)
+    mean, spread = (values.reindex(table.index) for values in (groups.mean(skipna=False), groups.std(skipna=False)))
+    radius = stats.t.ppf((1 + confidence) / 2, table["pairs"] - 1) / table["pairs"] ** 0.5
+    for name in names:
+        table[f"{name}_delta"] = mean[name]
+        table[f"{name}_low"] = mean[name] - radius * spread[name]
+        table[f"{name}_high"] = mean[name] + radius * spread[name]
+    return _in_order(table)
+
+
+def _complete(frame: pd.DataFrame) -> pd.DataFrame:
+    runs = frame[frame["status"] == "complete"].drop_duplicates(list(CONFIGURATION)).reset_index(drop=True)
+    return runs.assign(_setting=_groups(runs, list(SETTING)))
+
+
+def _groups(runs: pd.DataFrame, columns: list[str]) -> pd.Series:
+    """A number for each group; missing values are values like others."""
+    return runs.groupby(columns, dropna=False, sort=False).ngroup()
+
+
+def _settings(runs: pd.DataFrame) -> pd.DataFrame:
+    return runs.drop_duplicates("_setting").set_index("_setting")[[*SETTING, "label", "published"]]
+
+
+def _metrics(frame: pd.DataFrame) -> list[str]:
+    columns = [name for name in frame.columns if name not in (*CONFIGURATION, "published")]
+    return [name for name in columns if frame[name].dtype == "float64"]
+
+
+def _in_order(settings: pd.DataFrame) -> pd.DataFrame:
+    ranks = {
+        "loss": {name: place for place, name in enumerate(LOSSES)},
+        "weighting": {name: place for place, name in enumerate(("uniform", "effective", "inverse_sqrt", "inverse"))},
+    }
+    first = ("data", "imbalance", "model", "loss", "gamma", "weighting", "beta")
+    columns = [*first, *(name for name in SETTING if name not in first)]
+
+    def key(row: dict[str, Any]) -> list[tuple[bool, Any]]:
+        values = [ranks[name][row[name]] if name in ranks else row[name] for name in columns]
+        return [(value is not None, 0 if value is None else value) for value in values]
+
+    keys = [key(row) for row in to_records(settings[columns])]
+    return settings.iloc[sorted(range(len(keys)), key=keys.__getitem__)].reset_index(drop=True)
+
+
+def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table as JSON has them; what is missing, or no number that JSON has, is None.
+
+    Example:
+        >>> to_records(pd.DataFrame({"beta": [0.9, None], "recall": [[0.5, None], None]}))
+        [{'beta': 0.9, 'recall': [0.5, None]}, {'beta': None, 'recall': None}]
+    """
+    names = list(frame.columns)
+    columns = [[_plain(value) for value in frame[name].tolist()] for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return None if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)) else value
+
+
+def write_results(frame: pd.DataFrame, path: Path | str) -> None:
+    """Write a table of this module to a .csv or .json file; lists in CSV are JSON text.
+
+    Args:
+        frame: the table.
+        path: the file; its ending tells the form.
+
+    Example:
+        >>> write_results(pd.DataFrame(), "results.xlsx")
+        Traceback (most recent call last):
+        longtail.lab.config.ConfigError: results.xlsx ends in .xlsx: results are written as .csv or .json
+    """
+    path = Path(path)
+    ending = path.suffix.lower()
+    if ending not in (".csv", ".json"):
+        known = f"ends in {path.suffix}" if path.suffix else "has no ending"
+        raise ConfigError(f"{path} {known}: results are written as .csv or .json")
+    if ending == ".json":
+        text = json.dumps(to_records(frame), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    else:
+        lists = [name for name in frame.columns if name in ("recall", "milestones")]
+        texts = {name: [_list_text(value) for value in frame[name]] for name in lists}
+        text = frame.assign(**texts).to_csv(index=False, lineterminator="\n")
+    write_atomically(path, text)
+
+
+def _list_text(value: Any) -> str | None:
+    return json.dumps(_plain(value)) if isinstance(value, (list, tuple)) else None

@@ -1,0 +1,71 @@
+"""What the processes of a training do together; one alone does the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from longtail.lab.config import ConfigError, RunConfig
+from longtail.lab.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["make_fabric", "opened_by_first", "share_buffers", "total"]
+
+
+def make_fabric(precision: str, accelerator: str, wanted: int | None = None) -> Fabric:
+    """One process, or as many as there are devices, or those that torchrun started."""
+    # Slow to import: only who trains waits for it.
+    from lightning_fabric import Fabric
+
+    local, world = (int(os.environ.get(name, 0)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    devices: int | str = local or wanted or "auto"
+    if devices == "auto" and not torch.cuda.is_available():
+        devices = 1
+    nodes = world // local if local else 1
+    try:
+        fabric = Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            precision=precision,  # type: ignore[arg-type]
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"accelerator {accelerator} cannot be used: {' '.join(str(error).split())}") from None
+    fabric.launch()
+    return fabric
+
+
+def total(fabric: Fabric, value: Tensor) -> Tensor:
+    """The sum over all processes."""
+    summed = fabric.all_reduce(value.clone(), reduce_op="sum")  # which changes what it is given
+    assert isinstance(summed, Tensor)
+    return summed
+
+
+@contextlib.contextmanager
+def opened_by_first(folder: RunFolder, config: RunConfig, fabric: Fabric) -> Iterator[None]:
+    """The folder for the first process; one that it cannot have ends all of them."""
+    with contextlib.ExitStack() as stack:
+        problem = None
+        if fabric.is_global_zero:
+            try:
+                stack.enter_context(folder.opened(config))
+            except ConfigError as error:
+                problem = error
+        if problem := fabric.broadcast(problem):
+            raise problem
+        yield
+
+
+def share_buffers(fabric: Fabric, network: nn.Module) -> None:
+    """Give all processes the batch norms' statistics of the first one, which are those that are saved."""
+    if fabric.world_size > 1:
+        for buffer in network.buffers():
+            buffer.copy_(fabric.broadcast(buffer))
