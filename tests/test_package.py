@@ -27,8 +27,8 @@ PUBLIC = {
     "longtail.functional": "focal_loss sigmoid_cross_entropy softmax_cross_entropy",
     "longtail.theory": "expected_volume marginal_contribution simulate_covering",
     "longtail.lab.data": """
-        Batch CATALOG DataError FoldOptions GROUPS ImageDataset ImageFiles InMemoryImages Loader LongTailedSubset OwnImages Shard
-        SubsetOptions
+        Batch CATALOG DataError FoldOptions GROUPS ImageDataset ImageFiles InMemoryImages Loader LongTailedSubset
+        OwnImages Shard SubsetOptions
         broken_images class_groups data_folder evaluation_loader fetch_dataset in_order long_tailed_subset open_dataset
         shuffled summarize training_loader
     """,
@@ -38,8 +38,9 @@ PUBLIC = {
         log_probabilities open_data predict stop_signals train
     """,
     "longtail.lab.experiments": """
-        SWEEPS ExecutorOptions Published SweepResult beta_sweep estimate expand heatmap load_results losses published
-        published_entries read_sweep rescaled run_sweep table2 table3 training_curves
+        SWEEPS Candidate ExecutorOptions Published SearchOptions SweepResult TuneResult beta_sweep estimate expand
+        heatmap load_results losses published published_entries read_sweep rescaled run_sweep table2 table3
+        training_curves tune
     """,
 }
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from longtail.lab.config import DataConfig, LossConfig, OptimizerConfig, RunConfig
+from longtail.lab.config import DataConfig, LossConfig, OptimizerConfig, RunConfig, field_places
 
-__all__ = ["RECIPES", "Recipe", "cifar", "default_recipe", "large", "scaled"]
+__all__ = ["RECIPES", "Recipe", "cifar", "default_recipe", "large", "scaled", "train_command"]
 
 SMALL_IMAGES = ("digits", "cifar10", "cifar20", "cifar100")
 
@@ -70,6 +72,34 @@ def default_recipe(data: str) -> str:
         ('cifar', 'large')
     """
     return "cifar" if data in SMALL_IMAGES else "large"
+
+
+def train_command(config: RunConfig) -> str:
+    """The command that trains a configuration: what its recipe does not say itself.
+
+    Example:
+        >>> train_command(replace(cifar(loss=LossConfig(loss="focal"), epochs=40), model="resnet8", seed=1))
+        'longtail train --data digits --loss focal --epochs 40 --model resnet8 --seed 1'
+    """
+    name, epochs = default_recipe(config.data.data), config.optimizer.epochs
+    loss = LossConfig(loss=config.loss.loss, weighting=config.loss.weighting)
+    start = RECIPES[name](DataConfig(data=config.data.data), loss, epochs)
+    words = ["longtail", "train", "--data", config.data.data, "--loss", loss.loss]
+    words += ["--weighting", loss.weighting] if loss.weighting != "effective" else []
+    words += ["--epochs", str(epochs)]
+    for flag, place in field_places().items():
+        value, usual = (functools.reduce(getattr, place, each) for each in (config, start))
+        if value == usual or value is None:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{'' if value else 'no-'}{flag}".replace("_", "-"))
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        words += [
+            f"--{flag}".replace("_", "-"),
+            *(repr(each) if isinstance(each, float) else str(each) for each in values),
+        ]
+    return shlex.join(words)
 
 
 def scaled(optimizer: OptimizerConfig, epochs: int | None) -> OptimizerConfig:

@@ -11,6 +11,7 @@ from longtail.lab.cli.demo import demo_command
 from longtail.lab.cli.results import results_command
 from longtail.lab.cli.sweep import sweep_command
 from longtail.lab.cli.train import evaluate_command, predict_command, train_command
+from longtail.lab.cli.tune import tune_command
 
 __all__ = ["make_app"]
 
@@ -24,5 +25,6 @@ def make_app(arguments: Sequence[str]) -> SubcommandApp:
     app.command(name="evaluate")(evaluate_command)
     app.command(name="predict")(predict_command)
     app.command(name="sweep")(sweep_command)
+    app.command(name="tune")(tune_command(arguments if arguments[:1] == ["tune"] else ()))
     app.command(name="results")(results_command)
     return app

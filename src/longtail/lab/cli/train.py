@@ -25,14 +25,14 @@ from longtail.lab.recipes import RECIPES, default_recipe, scaled
 if TYPE_CHECKING:
     from longtail.lab.training import LoadedRun
 
-__all__ = ["evaluate_command", "predict_command", "train_command"]
+__all__ = ["evaluate_command", "predict_command", "starting_point", "train_command"]
 
 Run = Positional[Annotated[Path, arg(metavar="RUN", help="A run folder.")]]
 
 
 def train_command(arguments: Sequence[str]) -> Callable[..., None]:
     """The command with the defaults of the recipe, or of the configuration file, that ``arguments`` name."""
-    start = _starting_point(arguments)
+    start = starting_point(arguments)
 
     def run(
         config: Annotated[RunConfig, OmitArgPrefixes] = start,
@@ -78,8 +78,8 @@ def train_command(arguments: Sequence[str]) -> Callable[..., None]:
     return run
 
 
-def _starting_point(arguments: Sequence[str]) -> RunConfig:
-    """What the other flags are differences from."""
+def starting_point(arguments: Sequence[str], loss: LossConfig | None = None) -> RunConfig:
+    """What the other flags are differences from; with another loss than they name, if one is given."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("data", "loss", "weighting", "recipe", "config", "epochs"):
         parser.add_argument(f"--{name}")
@@ -99,7 +99,7 @@ def _starting_point(arguments: Sequence[str]) -> RunConfig:
     data = DataConfig(data=given.data or "digits")
     recipe = given.recipe or default_recipe(data.data)
     check_choice("recipe", recipe, tuple(RECIPES))
-    return RECIPES[recipe](data, _loss(given, LossConfig()), epochs or None)
+    return RECIPES[recipe](data, loss or _loss(given, LossConfig()), epochs or None)
 
 
 def _read_config(path: Path) -> RunConfig:

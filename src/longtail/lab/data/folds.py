@@ -31,7 +31,7 @@ def fold_of_samples(labels: IntArray, folds: int, seed: int = 0) -> IntArray:
 
     Example:
         >>> fold_of_samples(np.array([0, 0, 0, 0, 1, 1, 2]), folds=3)
-        array([0, 2, 0, 1, 1, 2, -1])
+        array([ 0,  2,  0,  1,  1,  2, -1])
     """
     fold = np.full(len(labels), -1, dtype=np.int64)
     placed = 0

@@ -15,12 +15,16 @@ from longtail.lab.experiments.paper import (
 from longtail.lab.experiments.published import Published, published, published_entries
 from longtail.lab.experiments.results import load_results
 from longtail.lab.experiments.sweep import SweepResult, estimate, run_sweep
+from longtail.lab.experiments.tune import Candidate, SearchOptions, TuneResult, tune
 
 __all__ = [
     "SWEEPS",
+    "Candidate",
     "ExecutorOptions",
     "Published",
+    "SearchOptions",
     "SweepResult",
+    "TuneResult",
     "beta_sweep",
     "estimate",
     "expand",
@@ -35,4 +39,5 @@ __all__ = [
     "table2",
     "table3",
     "training_curves",
+    "tune",
 ]

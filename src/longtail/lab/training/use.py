@@ -61,7 +61,7 @@ def load_run(path: Path | str) -> LoadedRun:
     Example:
         >>> load_run("nowhere")
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: nowhere is no run folder: it has no config.json
+        longtail.lab.config.ConfigError: nowhere does not exist
     """
     folder = RunFolder(Path(path))
     config, data = folder.config(), folder.data()
