@@ -20,7 +20,7 @@ from longtail.lab.experiments import SearchOptions, TuneResult, tune
 from longtail.lab.recipes import cifar
 
 Result = dict[str, Any]
-THRESHOLDS = (0.1, 0.2, 0.3)
+THRESHOLDS = (0.1, 0.2, 0.3, 0.5)
 
 
 def main() -> None:

@@ -4,10 +4,19 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longtail.lab.config import ConfigError, DataConfig, LossConfig, OptimizerConfig, RunConfig
+from longtail.lab.config import (
+    ConfigError,
+    DataConfig,
+    LossConfig,
+    OptimizerConfig,
+    RunConfig,
+    RunOptions,
+    field_places,
+    with_values,
+)
 from longtail.lab.data import OwnImages, SubsetOptions
 from longtail.lab.recipes import RECIPES, cifar, default_recipe, large
 
@@ -70,7 +79,7 @@ def test_what_is_not_given_is_the_default_and_has_its_id():
         ('{"loss": {"bta": 0.9}}', "run.json: unknown key 'loss.bta': did you mean 'loss.beta'"),
         ('{"loss": {"beta": "high"}}', "run.json: loss.beta cannot be 'high'"),
         ('{"loss": {"beta": 2}}', r"run.json: beta must be in \[0, 1\], got 2.0"),
-        ('{"loss": {"gamma": 2}}', "run.json: gamma 2 would do nothing: only the focal loss has one"),
+        ('{"loss": {"gamma": 2}}', "run.json: gamma 2 would do nothing: only the loss focal has one"),
         ('{"loss": {"weighting": "uniform", "beta": 0.9}}', "run.json: beta 0.9 would do nothing"),
         ('{"loss": 3}', "run.json: loss must be an object, got 3"),
         ('{"seed": true}', "run.json: seed cannot be True"),
@@ -83,6 +92,11 @@ def test_what_is_not_given_is_the_default_and_has_its_id():
         ('{"version": 2}', "run.json has version 2; this is for version 1"),
         ("[]", "run.json: it must be an object"),
         ("{", "run.json is no JSON"),
+        ("[" * 100_000, "run.json is no JSON"),
+        ('{"data":' * 100_000, "run.json is no JSON"),
+        ('{"optimizer": {"drop": 1' + "0" * 400 + "}}", "run.json: int too large to convert to float"),
+        ('{"seed": 1' + "0" * 400 + "}", "run.json: seed must be in"),
+        ('{"seed": 1' + "0" * 5000 + "}", "run.json is no JSON"),
     ],
 )
 def test_what_it_does_not_know_is_refused_by_name(text, message):
@@ -149,3 +163,80 @@ def test_every_data_set_has_a_recipe():
     assert {default_recipe(data) for data in ("digits", "cifar10", "cifar20", "cifar100")} == {"cifar"}
     assert {default_recipe(data) for data in ("imagenet", "inaturalist2017", "some/folder")} == {"large"}
     assert set(RECIPES) == {"cifar", "large"}
+
+
+@settings(deadline=None, max_examples=30)
+@given(configs)
+def test_a_configuration_from_before_the_newest_options_has_the_same_id(config):
+    content, default = json.loads(config.to_json()), json.loads(RunConfig().to_json())
+    older = {name: value for name, value in content.items() if value != default[name] or name == "version"}
+    assert RunConfig.from_json(json.dumps(older)).run_id == config.run_id
+    for part in ("fold", "on_error"):
+        content["data"].pop(part)
+    assert RunConfig.from_json(json.dumps(content)).run_id == config.run_id
+
+
+def other_value(name, value):
+    """One that a field of this name and value can have instead."""
+    known = {
+        "data": "cifar10",
+        "profile": "step",
+        "on_error": "skip",
+        "loss": "sigmoid",
+        "weighting": "uniform",
+        "beta": 0.5,
+        "gamma": 2.0,
+        "normalize": "samples",
+        "model": "resnet8",
+        "precision": "bf16-mixed",
+        "milestones": [1.0],
+        "test_data": "elsewhere",
+        "image_root": "elsewhere",
+        "imbalance": 50.0,
+        "test_fraction": 0.5,
+    }
+    if name in known:
+        return known[name]
+    if isinstance(value, bool):
+        return not value
+    return 7 if value is None or isinstance(value, int) else value + 1
+
+
+def test_every_value_but_the_version_is_in_the_id():
+    base = with_values(RunConfig(), {"loss": "focal"})
+    ids = {base.run_id}
+    for name, place in field_places().items():
+        if name == "version":
+            continue
+        value = base
+        for part in place:
+            value = getattr(value, part)
+        without = {"loss": {"gamma": None}, "weighting": {"beta": None}}.get(name, {})
+        changed = with_values(base, {name: other_value(name, value)} | without)
+        assert changed != base, name
+        assert changed.run_id not in ids, name
+        assert RunConfig.from_json(changed.to_json()).run_id == changed.run_id
+        ids.add(changed.run_id)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"checkpoint_minutes": float("nan")}, "checkpoint_minutes must be a finite number >= 0, got nan"),
+        ({"checkpoint_minutes": -1}, "checkpoint_minutes must be a finite number >= 0, got -1"),
+        ({"workers": -1}, "workers must be a finite number >= 0, got -1"),
+        ({"accelerator": "gpu"}, "unknown accelerator 'gpu'"),
+    ],
+)
+def test_options_of_a_run_are_refused_by_name(options, message):
+    with pytest.raises(ConfigError, match=message):
+        RunOptions(**options)
+
+
+def test_a_test_follows_the_last_epoch_whatever_was_asked_for():
+    config = cifar(epochs=7)
+    tested = {
+        often: [epoch for epoch in range(1, 8) if replace(config, test_every=often).is_tested_after(epoch)]
+        for often in (0, 1, 3, 7, 50)
+    }
+    assert tested == {0: [7], 1: [1, 2, 3, 4, 5, 6, 7], 3: [3, 6, 7], 7: [7], 50: [7]}

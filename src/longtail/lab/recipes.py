@@ -95,11 +95,14 @@ def train_command(config: RunConfig) -> str:
             words.append(f"--{'' if value else 'no-'}{flag}".replace("_", "-"))
             continue
         values = value if isinstance(value, tuple) else (value,)
-        words += [
-            f"--{flag}".replace("_", "-"),
-            *(repr(each) if isinstance(each, float) else str(each) for each in values),
-        ]
+        words += [f"--{flag}".replace("_", "-"), *map(_shortest, values)]
     return shlex.join(words)
+
+
+def _shortest(value: object) -> str:
+    """As a person would write it, if that is the same number."""
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return short if not isinstance(value, float) or float(short) == value else repr(value)
 
 
 def scaled(optimizer: OptimizerConfig, epochs: int | None) -> OptimizerConfig:

@@ -1,20 +1,25 @@
 """``longtail train``, ``evaluate``, ``predict`` and ``demo``, as a user types them."""
 
 import csv
+import errno
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from longtail.lab.config import RunConfig
-from longtail.lab.data import open_dataset
+from longtail.lab.data import ImageDataset, ImageFiles, evaluation_loader, open_dataset
 from longtail.lab.training import RunFolder
 from tests.lab.cli.test_data import run
+from tests.lab.training.runs import small_config
+from tests.lab.training.test_run_folder import interrupted
 
 SMALL = ["--data", "digits", "--imbalance", "20", "--model", "resnet8", "--batch-size", "64", "--accelerator", "cpu"]
 
@@ -62,6 +67,8 @@ def test_flags_change_what_a_config_file_says(finished, capsys, tmp_path):
     (path,) = tmp_path.iterdir()
     config = RunFolder(path).config()
     assert (config.seed, config.loss.label, config.optimizer.epochs) == (3, "focal_0.5", 1)
+    assert config.optimizer.milestones == pytest.approx((0.8, 0.9))
+    assert config.optimizer.warmup_epochs == pytest.approx(1 / 40)
 
 
 def test_evaluate_gives_the_numbers_of_the_training(finished, capsys):
@@ -73,9 +80,19 @@ def test_evaluate_gives_the_numbers_of_the_training(finished, capsys):
     assert found["nll"] == pytest.approx(final["nll"], rel=1e-5)
     assert list(found["recall"].values()) == pytest.approx(final["recall"])
     printed, _, _ = run(capsys, "evaluate", finished)
-    recalls = [float(line.split()[-1].rstrip("%")) for line in printed.splitlines()[3:]]
+    lines = printed.splitlines()
+    header = lines.index(next(line for line in lines if line.startswith("class ")))
+    assert lines[0] == "test images: 500"
+    assert lines[header].split("  ")[0] == "class"
+    assert "training images" in lines[header]
+    assert "test images" in lines[header]
+    rows = [line.split() for line in lines[header + 1 :]]
+    recalls = [float(row[-1].removesuffix("%")) for row in rows]
+    assert all(row[-1].endswith("%") for row in rows)
     assert recalls == sorted(recalls)
     assert len(recalls) == 10
+    assert sum(int(row[2]) for row in rows) == 500
+    assert {row[0]: int(row[2]) for row in rows} == found["images"]
     printed, _, _ = run(capsys, "evaluate", finished, "--split", "train", "--json")
     assert json.loads(printed)["error"] < found["error"]
 
@@ -102,18 +119,28 @@ def test_predict_names_classes_of_image_files(finished, capsys, tmp_path):
     ("arguments", "message"),
     [
         (["train", "--data", "cifar11"], "unknown data set 'cifar11': did you mean 'cifar10'"),
-        (["train", "--model", "resnet33"], "unknown model 'resnet33': did you mean 'resnet34'"),
-        (["train", "--loss", "fokal"], "unknown loss 'fokal': did you mean 'focal'"),
-        (["train", "--recipe", "cifer"], "unknown recipe 'cifer': did you mean 'cifar'"),
-        (["train", "--imbalance", "0.5"], "imbalance must be a finite number >= 1, got 0.5"),
-        (["train", "--beta", "1.5"], "beta must be in [0, 1], got 1.5"),
-        (["train", "--loss", "focal", "--gamma", "-1"], "gamma must be a finite number >= 0, got -1"),
-        (["train", "--gamma", "2"], "gamma 2 would do nothing: only the focal loss has one"),
-        (["train", "--weighting", "inverse", "--beta", "0.9"], "beta 0.9 would do nothing"),
-        (["train", "--epochs", "0"], "epochs must be at least 1"),
+        (["train", "--data", "digits", "--model", "resnet33"], "unknown model 'resnet33': did you mean 'resnet34'"),
+        (["train", "--data", "digits", "--loss", "fokal"], "unknown loss 'fokal': did you mean 'focal'"),
+        (["train", "--data", "digits", "--recipe", "cifer"], "unknown recipe 'cifer': did you mean 'cifar'"),
+        (["train", "--data", "digits", "--imbalance", "0.5"], "imbalance must be a finite number >= 1, got 0.5"),
+        (["train", "--data", "digits", "--beta", "1.5"], "beta must be in [0, 1], got 1.5"),
+        (
+            ["train", "--data", "digits", "--loss", "focal", "--gamma", "-1"],
+            "gamma must be a finite number >= 0, got -1",
+        ),
+        (["train", "--data", "digits", "--gamma", "2"], "gamma 2 would do nothing: only the loss focal has one"),
+        (["train", "--data", "digits", "--weighting", "inverse", "--beta", "0.9"], "beta 0.9 would do nothing"),
+        (["train", "--data", "digits", "--epochs", "0"], "epochs must be at least 1"),
         (["train", "--config", "nowhere.json"], "nowhere.json does not exist"),
-        (["evaluate", "nowhere"], "nowhere is no run folder"),
-        (["predict", "nowhere", "nothing.png"], "nowhere is no run folder"),
+        (["train", "--config", "nowhere.json", "--recipe", "cifar"], "recipe cifar would do nothing"),
+        (["train"], "which data? --data digits"),
+        (["train", "--epochs", "3"], "which data? --data digits"),
+        (["train", "--data", "digits", "--image-size", "32"], "image_size 32 would do nothing: digits has 8 × 8"),
+        (["train", "--data", "digits", "--checkpoint-minutes", "nan"], "checkpoint_minutes must be a finite number"),
+        (["train", "--data", "digits", "--workers", "-1"], "workers must be a finite number >= 0, got -1"),
+        (["train", "--data", "digits", "--folds", "3", "--fold", "3"], "fold must be from 0 to 2, got 3"),
+        (["evaluate", "nowhere"], "nowhere does not exist"),
+        (["predict", "nowhere", "nothing.png"], "nowhere does not exist"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(capsys, tmp_path, monkeypatch, arguments, message):
@@ -161,6 +188,7 @@ def test_own_images_are_trained_on(capsys, tmp_path):
 def test_two_processes_give_the_losses_of_one(tmp_path, processes):
     """Real processes, gloo between them; batches of 51 images make uneven parts."""
     command = ["-m", "longtail.lab", "train", *SMALL, "--batch-size", "51", "--epochs", "3", "--sync-batch-norm"]
+    command += ["--checkpoint-minutes", "0"]  # in the middle of epochs, which must not change their loss
     command += ["--learning-rate", "0.01"]  # at a high one, training blows up the rounding errors
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     lines, printed = {}, {}
@@ -191,3 +219,155 @@ def test_the_configuration_of_the_command_is_that_of_python(capsys, tmp_path):
     run(capsys, "train", *SMALL, "--epochs", "1", "--runs", tmp_path)
     (path,) = tmp_path.iterdir()
     assert RunConfig.from_json((path / "config.json").read_text()).run_id == path.name
+
+
+def test_a_flag_without_its_value_is_no_traceback(capsys):
+    for arguments in (["--data"], ["--data", "digits", "--epochs"], ["--config"]):
+        printed, error, code = run(capsys, "train", *arguments)
+        assert code == 2
+        assert f"Missing value for argument '{arguments[-1]}'" in printed + error
+        assert "Traceback" not in printed + error
+
+
+def test_help_needs_no_data(capsys):
+    for flag in ("--help", "-h"):
+        printed, _, code = run(capsys, "train", flag)
+        assert code == 0
+        assert "--checkpoint-minutes" in printed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
+def test_an_accelerator_that_is_not_there_is_one_line(capsys, tmp_path):
+    printed, error, code = run(capsys, "train", "--data", "digits", "--accelerator", "cuda", "--runs", tmp_path)
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert "accelerator cuda cannot be used" in error
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_finished_run_says_so_and_a_folder_is_a_configuration(finished, capsys):
+    before = (finished / "result.json").stat().st_mtime_ns
+    printed, error, code = run(capsys, "train", "--config", finished, "--runs", finished.parent)
+    assert code == 0
+    assert f"{finished} is complete already: nothing was trained" in error
+    assert f"the run is in {finished}" in printed
+    assert (finished / "result.json").stat().st_mtime_ns == before
+
+
+def test_a_resumed_run_says_where_it_goes_on(capsys, tmp_path):
+    config = small_config(epochs=3)
+    path = interrupted(tmp_path, config, 2)
+    printed, error, code = run(capsys, "train", "--config", path, "--runs", tmp_path, "--accelerator", "cpu")
+    assert code == 0
+    assert "going on in epoch 3 of 3" in error
+    assert "complete already" not in error
+    assert f"the run is in {path}" in printed
+
+
+@pytest.mark.parametrize("content", ['{"optimizer": {"drop": 1' + "0" * 400 + "}}", "[" * 100_000, "\xff", "{}x"])
+def test_a_config_file_that_cannot_be_used_is_one_line(capsys, tmp_path, content):
+    file = tmp_path / "own.json"
+    file.write_bytes(content.encode("latin-1"))
+    printed, error, code = run(capsys, "train", "--config", file, "--runs", tmp_path / "runs")
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert str(file) in error
+    assert os.listdir(tmp_path) == ["own.json"]
+
+
+@pytest.fixture
+def digit_files(tmp_path):
+    """Three images and one that is broken."""
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    images = open_dataset("digits").test.images
+    for place in range(3):
+        Image.fromarray(images[place][0].numpy()).save(folder / f"{place}.png")
+    (folder / "1b.png").write_bytes(b"no image")
+    return folder
+
+
+def test_predict_takes_several_paths(finished, capsys, digit_files):
+    names = [digit_files / "2.png", digit_files / "0.png"]
+    printed, _, code = run(capsys, "predict", finished, *names, "--top", "1")
+    assert code == 0
+    assert [row["path"] for row in csv.DictReader(io.StringIO(printed))] == [str(name) for name in names]
+
+
+def test_predict_skips_a_broken_image_by_name_where_it_is_asked_to(finished, capsys, digit_files):
+    printed, error, code = run(capsys, "predict", finished, digit_files, "--top", "1", "--on-error", "skip")
+    assert code == 0
+    paths = [row["path"] for row in csv.DictReader(io.StringIO(printed))]
+    assert paths == [str(digit_files / f"{place}.png") for place in range(3)]
+    assert error.count("\n") == 1
+    assert str(digit_files / "1b.png") in error
+    printed, error, code = run(capsys, "predict", finished, digit_files, "--top", "1")
+    assert (code, error.count("\n")) == (2, 1)
+    assert str(digit_files / "1b.png") in error
+
+
+@pytest.mark.parametrize("top", ["0", "-1"])
+def test_predict_names_at_least_one_class(finished, capsys, digit_files, top):
+    printed, error, code = run(capsys, "predict", finished, digit_files / "0.png", "--top", top)
+    assert (printed, code) == ("", 2)
+    assert f"top must be at least 1, got {top}" in error
+
+
+def test_evaluate_of_a_folder_of_runs_names_one(finished, capsys):
+    printed, error, code = run(capsys, "evaluate", finished.parent)
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert f"{finished.parent} is no run folder: it has no config.json; it holds 1 of them, such as {finished}" in error
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "result.json"])
+def test_a_full_disk_is_one_line_that_names_the_file(capsys, tmp_path, monkeypatch, name):
+    sync = os.fsync
+
+    def full(descriptor):
+        if f"/.{name}." in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    _, error, code = run(capsys, "train", *SMALL, "--epochs", "1", "--runs", tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert code == 1
+    assert error.splitlines()[-1] == f"error: cannot write {path / name}: No space left on device"
+    assert "Traceback" not in error
+
+
+def test_own_images_are_found_from_another_folder_and_changed_ones_refused(capsys, tmp_path, monkeypatch):
+    for name, shade in (("dark", 40), ("bright", 200)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for place in range(4):
+            Image.new("RGB", (16, 16), (shade + place,) * 3).save(tmp_path / "photos" / name / f"{place}.png")
+    monkeypatch.chdir(tmp_path)
+    _, error, code = run(
+        capsys,
+        *("train", "--data", "photos", "--recipe", "cifar", "--model", "resnet8", "--epochs", "1"),
+        *("--batch-size", "4", "--image-size", "16", "--workers", "0", "--runs", "runs", "--accelerator", "cpu"),
+    )
+    assert code == 0, error
+    (path,) = (tmp_path / "runs").iterdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    printed, error, code = run(capsys, "evaluate", path, "--json")
+    assert code == 0, error
+    assert sum(json.loads(printed)["images"].values()) == 2
+    (tmp_path / "photos" / "dark" / "0.png").rename(tmp_path / "photos" / "dark" / "9.png")
+    printed, error, code = run(capsys, "evaluate", path)
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert f"photos has changed since {path} began" in error
+
+
+def test_processes_that_read_images_leave_signals_to_the_one_that_trains(tmp_path):
+    for place in range(6):
+        Image.new("RGB", (8, 8), (place,) * 3).save(tmp_path / f"{place}.png")
+    files = ImageFiles(tmp_path, [f"{place}.png" for place in range(6)], [0] * 6)
+    dataset = ImageDataset(name="photos", classes=("one",), train=files, test=files)
+    loader = evaluation_loader(dataset, 1, image_size=8, workers=1)
+    batches = loader.epoch(0)
+    seen = [next(batches)]
+    (worker,) = loader._loader._iterator._workers
+    os.kill(worker.pid, signal.SIGTERM)
+    seen += list(batches)
+    assert len(seen) == 6
+    assert worker.is_alive()

@@ -1,5 +1,6 @@
 """Runs that survive: killed, interrupted, damaged, without room, and in each other's way."""
 
+import contextlib
 import json
 import os
 import random
@@ -268,7 +269,7 @@ def test_a_finished_run_can_be_loaded_and_a_foreign_one_is_refused(reference, tm
     assert not run.model.training
     with pytest.raises(ConfigError, match="is no run folder: it has no config"):
         load_run(tmp_path)
-    for name in ("config.json", "data.json", "model.safetensors"):
+    for name in ("config.json", "data.json", "model.safetensors", "result.json"):
         (tmp_path / name).write_bytes((reference / name).read_bytes())
     other = RunConfig.from_json((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(replace(other, model="resnet14").to_json())
@@ -278,9 +279,38 @@ def test_a_finished_run_can_be_loaded_and_a_foreign_one_is_refused(reference, tm
     with pytest.raises(ConfigError, match=r"model\.safetensors is not a resnet14"):
         load_run(tmp_path)
     (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"model\.safetensors is not a resnet14"):
+        load_run(tmp_path)
+    (tmp_path / "result.json").unlink()
     with pytest.raises(ConfigError, match="is not finished"):
         load_run(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text()) | {"version": 9}
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(ConfigError, match="has version 9; this is for version 1"):
         load_run(tmp_path)
+
+
+def test_tensorboard_keeps_all_epochs_over_a_resumption(tmp_path, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = small_config(epochs=4)
+    train_epoch = loop.train_epoch
+
+    for ends_after in (1, 3, 4):
+
+        def killed(training, *arguments, ends_after=ends_after):
+            if training.state.epoch == ends_after:
+                raise KeyboardInterrupt
+            return train_epoch(training, *arguments)
+
+        monkeypatch.setattr(loop, "train_epoch", killed)
+        with contextlib.suppress(KeyboardInterrupt):
+            train(config, RunOptions(runs=tmp_path))
+    path = tmp_path / config.run_id
+    events = EventAccumulator(str(path))
+    events.Reload()
+    lines = RunFolder(path).metrics()
+    for name in ("train_loss", "error", "learning_rate"):
+        shown = [(scalar.step, scalar.value) for scalar in events.Scalars(name)]
+        assert [step for step, _ in shown] == [1, 2, 3, 4]
+        assert [value for _, value in shown] == pytest.approx([line[name] for line in lines], rel=1e-6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +18,8 @@ from longtail.lab.experiments.local import ATTEMPTS, STOP_SECONDS
 from longtail.lab.experiments.task import Outcome, Task, perform
 
 __all__ = ["RayExecutor"]
+
+CONNECT_SECONDS = 10.0
 
 
 class RayExecutor:
@@ -64,8 +67,11 @@ class RayExecutor:
             self.ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
             return
         try:
+            if ":" in address:  # Ray itself would try for ten minutes
+                host, _, port = address.removeprefix("ray://").rpartition(":")
+                socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
             self.ray.init(address, **quiet)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(f"no Ray cluster at {address}: {' '.join(str(error).split())[:200]}") from None
 
     @property

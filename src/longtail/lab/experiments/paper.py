@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 CIFAR = ("cifar10", "cifar20", "cifar100")
-LARGE = ("inaturalist2017", "inaturalist2018", "imagenet2012")
+LARGE = ("inaturalist2017", "inaturalist2018", "imagenet")
 IMBALANCES = (200.0, 100.0, 50.0, 20.0, 10.0)
 GAMMAS = (0.5, 1.0, 2.0)
 
@@ -105,7 +105,7 @@ def training_curves(dataset: str) -> list[RunConfig]:
     """Figure 7: ResNet-50 with softmax and with class-balanced focal loss; of CIFAR, ResNet-32 at imbalance 50.
 
     Example:
-        >>> [run.loss.label for run in training_curves("imagenet2012")]
+        >>> [run.loss.label for run in training_curves("imagenet")]
         ['softmax', 'focal_0.5_0.999']
     """
     check_choice("dataset", dataset, (*LARGE, *CIFAR))

@@ -59,7 +59,7 @@ class SearchOptions:
     """Of tpe: how many losses to try, 25 if not given."""
     prune: bool = True
     """Whether a loss that is worse than the best so far, fold by fold, is given up before its last fold."""
-    prune_threshold: float = 0.2
+    prune_threshold: float = 0.3
     """The probability, in Wilcoxon's test, below which it is."""
 
     @config_errors()

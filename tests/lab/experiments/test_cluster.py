@@ -1,0 +1,87 @@
+"""Sweeps on a real Ray cluster, whose workers and nodes are killed."""
+
+import os
+import signal
+import warnings
+
+import pytest
+
+from longtail.lab.config import ConfigError, RunOptions
+from longtail.lab.experiments import ExecutorOptions, run_sweep
+from longtail.lab.experiments.cluster import RayExecutor
+from tests.lab.experiments.sweeps import epochs_done, processes, small, starts, trained_here, wait_for, weights
+
+# Ray leaves sockets and processes to the end of the interpreter.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+CONFIGS = [small(seed=seed, epochs=40) for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return trained_here(tmp_path_factory.mktemp("reference"), CONFIGS)
+
+
+def finished_with_kill(executor, runs, kill):
+    """Do all runs, and kill something when the first of them is under way."""
+    finished, killed = [], False
+    for config in CONFIGS:
+        executor.submit("train", config)
+    wait_for(lambda: any(epochs_done(runs, config) >= 2 for config in CONFIGS))
+    while len(finished) < len(CONFIGS):
+        if not killed:
+            kill()
+            killed = True
+        finished += executor.wait(60.0)
+    return finished
+
+
+def test_a_run_whose_worker_is_killed_goes_on_and_each_is_finished_once(tmp_path, reference):
+    with RayExecutor(ExecutorOptions(executor="ray"), RunOptions(runs=tmp_path)) as executor:
+        assert executor.slots == len(os.sched_getaffinity(0))
+        finished = finished_with_kill(
+            executor, tmp_path, lambda: os.kill(processes("ray::_perform")[0], signal.SIGKILL)
+        )
+    assert [outcome.kind for _, _, outcome in finished] == ["done"] * len(CONFIGS)
+    assert {config for _, config, _ in finished} == set(CONFIGS)
+    assert sorted(starts(tmp_path, config) for config in CONFIGS) == [1, 1, 2]
+    assert weights(tmp_path, CONFIGS) == reference
+
+
+def test_a_run_whose_node_is_killed_goes_on_on_another_one(tmp_path, reference):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        node = cluster.add_node(num_cpus=1)
+    try:
+        where = ExecutorOptions(executor="ray", address=cluster.address)
+        with RayExecutor(where, RunOptions(runs=tmp_path)) as executor:
+            assert executor.slots == 2
+            wait = lambda: sum(epochs_done(tmp_path, config) >= 1 for config in CONFIGS) >= 2  # noqa: E731
+            finished = finished_with_kill(
+                executor, tmp_path, lambda: (wait_for(wait), cluster.remove_node(node, allow_graceful=False))
+            )
+    finally:
+        cluster.shutdown()
+    assert [outcome.kind for _, _, outcome in finished] == ["done"] * len(CONFIGS)
+    assert weights(tmp_path, CONFIGS) == reference
+
+
+def test_a_sweep_on_a_cluster_that_is_interrupted_goes_on(tmp_path, reference):
+    with RayExecutor(ExecutorOptions(executor="ray"), RunOptions(runs=tmp_path)) as executor:
+        for config in CONFIGS:
+            executor.submit("train", config)
+        wait_for(lambda: epochs_done(tmp_path, CONFIGS[0]) >= 2)
+        assert {outcome.kind for _, _, outcome in executor.stop()} == {"interrupted"}
+        assert not any((tmp_path / config.run_id / "result.json").exists() for config in CONFIGS)
+    result = run_sweep(CONFIGS, RunOptions(runs=tmp_path), ExecutorOptions(executor="ray"))
+    assert set(result.done) == set(CONFIGS)
+    assert weights(tmp_path, CONFIGS) == reference
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1"])
+def test_a_cluster_that_is_not_there_is_one_clear_line(address):
+    with pytest.raises(ConfigError, match=f"no Ray cluster at {address}"):
+        RayExecutor(ExecutorOptions(executor="ray", address=address), RunOptions())

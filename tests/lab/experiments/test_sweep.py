@@ -1,0 +1,159 @@
+"""Sweeps on this machine: each run once, whatever happens to the processes."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from longtail.lab.config import ConfigError, DataConfig, RunOptions
+from longtail.lab.experiments import ExecutorOptions, local, run_sweep
+from longtail.lab.experiments.local import LocalExecutor
+from longtail.lab.training import RunFolder
+from tests.lab.experiments.sweeps import (
+    BALANCED,
+    PLAIN,
+    command,
+    end,
+    epochs_done,
+    processes,
+    small,
+    starts,
+    trained_here,
+    wait_for,
+    weights,
+)
+
+CONFIGS = [small(loss, seed) for loss in (PLAIN, BALANCED) for seed in range(2)]
+LONG = [small(BALANCED, seed, epochs=40) for seed in range(2)]
+
+
+def write_sweep(folder, epochs, seeds=2):
+    """The sweep of ``LONG``, as a file."""
+    content = {"data": "digits", "imbalance": 20, "model": "resnet8", "epochs": epochs, "batch_size": 64}
+    (folder / "sweep.json").write_text(json.dumps(content | {"seed": list(range(seeds))}))
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return trained_here(tmp_path_factory.mktemp("reference"), CONFIGS)
+
+
+@pytest.fixture(scope="module")
+def long_reference(tmp_path_factory):
+    return trained_here(tmp_path_factory.mktemp("reference"), LONG)
+
+
+def test_a_sweep_gives_what_single_runs_give_and_again_does_only_what_is_missing(tmp_path, reference):
+    options = RunOptions(runs=tmp_path)
+    result = run_sweep([*CONFIGS, CONFIGS[0]], options)
+    assert set(result.done) == set(CONFIGS)
+    assert result.failed == {}
+    assert weights(tmp_path, CONFIGS) == reference
+    (tmp_path / CONFIGS[1].run_id / "result.json").unlink()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert set(run_sweep(CONFIGS, options).done) == set(CONFIGS)
+    changed = {path for path in tmp_path.rglob("*") if path.stat().st_mtime_ns != before.get(path)}
+    assert {path.relative_to(tmp_path).parts[0] for path in changed} == {CONFIGS[1].run_id}
+    assert weights(tmp_path, CONFIGS) == reference
+
+
+def test_a_run_that_fails_is_recorded_and_the_others_go_on(tmp_path, reference):
+    bad = small(learning_rate=1e30)
+    result = run_sweep([bad, *CONFIGS[:1]], RunOptions(runs=tmp_path))
+    assert result.done == CONFIGS[:1]
+    assert "the loss became infinite or NaN" in result.failed[bad]
+    record = RunFolder(tmp_path / bad.run_id).failure()
+    assert record["error"] == result.failed[bad]
+    assert "TrainingError" in record["traceback"]
+    assert weights(tmp_path, CONFIGS[:1]) == {CONFIGS[0].run_id: reference[CONFIGS[0].run_id]}
+
+
+def test_data_that_is_not_there_is_one_error_before_anything_starts(tmp_path):
+    config = small()
+    missing = [config, type(config)(data=DataConfig(data="cifar10"), model="resnet8")]
+    with pytest.raises(ValueError, match="cifar10"):
+        run_sweep(missing, RunOptions(runs=tmp_path, data_dir=tmp_path / "nothing"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_run_goes_on(tmp_path, long_reference):
+    with LocalExecutor(ExecutorOptions(), RunOptions(runs=tmp_path)) as executor:
+        for config in LONG:
+            executor.submit("train", config)
+        finished = []
+        wait_for(lambda: executor.wait(0.01) or epochs_done(tmp_path, LONG[0]) >= 2)
+        victim = next(worker for worker in executor.workers.values() if worker.job == ("train", LONG[0]))
+        os.kill(victim.process.pid, signal.SIGKILL)
+        while len(finished) < len(LONG):
+            finished += executor.wait(60.0)
+    assert {config for _, config, outcome in finished if outcome.kind == "done"} == set(LONG)
+    assert [starts(tmp_path, config) for config in LONG] == [2, 1]
+    assert weights(tmp_path, LONG) == long_reference
+
+
+def test_a_run_whose_processes_all_die_is_a_failure(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "ATTEMPTS", 1)
+    with LocalExecutor(ExecutorOptions(), RunOptions(runs=tmp_path)) as executor:
+        executor.submit("train", LONG[0])
+        os.kill(executor.workers[0].process.pid, signal.SIGKILL)
+        [(_, config, outcome)] = executor.wait(60.0)
+    assert config == LONG[0]
+    assert outcome.kind == "failed"
+    assert "killed by SIGKILL" in outcome.message
+    assert RunFolder(tmp_path / config.run_id).failure()["error"] == outcome.message
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_sweep_that_is_ended_leaves_everything_so_that_it_goes_on(tmp_path, long_reference, number):
+    write_sweep(tmp_path, epochs=40)
+    runs = tmp_path / "runs"
+    first = command("sweep", "sweep.json", folder=tmp_path)
+    wait_for(lambda: all(epochs_done(runs, config) >= 1 for config in LONG))
+    os.kill(first.pid, number)
+    code, _, errors = end(first)
+    assert code == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+    if number != signal.SIGKILL:
+        assert "interrupted with 0 of 2 runs done; the same command goes on from there" in errors.splitlines()[-1]
+    # Workers save and leave, even if nobody is left to ask them to.
+    wait_for(lambda: not processes(f'"runs": "{runs}"') and not processes('{"runs": "runs"'), seconds=30)
+    assert not any((runs / config.run_id / "result.json").exists() for config in LONG)
+    code, out, errors = end(command("sweep", "sweep.json", folder=tmp_path))
+    assert code == 0, errors
+    assert "softmax_0.999" in out
+    assert weights(runs, LONG) == long_reference
+
+
+def test_two_sweeps_over_one_folder_share_the_work(tmp_path):
+    write_sweep(tmp_path, epochs=10, seeds=4)
+    both = [command("sweep", "sweep.json", "--json", folder=tmp_path) for _ in range(2)]
+    for process in both:
+        code, out, errors = end(process)
+        assert code == 0, errors
+        assert [run["status"] for run in json.loads(out)["runs"]] == ["complete"] * 4
+    configs = [small(BALANCED, seed, epochs=10) for seed in range(4)]
+    assert [starts(tmp_path / "runs", config) for config in configs] == [1] * 4
+
+
+def test_the_end_says_which_runs_failed(tmp_path):
+    content = {"model": "resnet8", "epochs": 1, "batch_size": 256, "learning_rate": [0.1, 1e30]}
+    (tmp_path / "sweep.json").write_text(json.dumps(content))
+    code, out, errors = end(command("sweep", "sweep.json", folder=tmp_path))
+    assert code == 1
+    assert errors.splitlines()[-1].startswith("error: 1 of 2 runs failed, such as digits-resnet8-softmax_0.999-s0-")
+    assert "softmax_0.999" in out
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"cpus_per_run": 0}, "cpus_per_run"),
+        ({"gpus_per_run": 2.0}, "gpus_per_run must be from 0 to 1, got 2"),
+        ({"address": "auto"}, "address auto would do nothing"),
+    ],
+)
+def test_bad_options_are_refused_by_name(values, message):
+    with pytest.raises(ConfigError, match=message):
+        ExecutorOptions(**values)
+    with pytest.raises(ConfigError, match="there are 0 GPUs"):
+        LocalExecutor(ExecutorOptions(gpus_per_run=1.0), RunOptions(accelerator="cpu"))

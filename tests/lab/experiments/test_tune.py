@@ -1,0 +1,276 @@
+"""Tuning: what it tries, what it gives up, and what it never looks at."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, RunOptions
+from longtail.lab.data import FoldOptions, SubsetOptions
+from longtail.lab.experiments import ExecutorOptions, SearchOptions, tune
+from longtail.lab.experiments.task import Outcome
+from longtail.lab.recipes import cifar, train_command
+from longtail.lab.training import RunFolder, TrainingError
+from tests.lab.experiments.sweeps import command, end, starts, wait_for
+
+
+def configure(loss):
+    data = DataConfig(subset=SubsetOptions(imbalance=20.0), fold=FoldOptions(folds=5))
+    return replace(cifar(data, loss, 2), model="resnet8")
+
+
+class Scored:
+    """An executor of two slots that writes the results of a table in the place of training."""
+
+    slots = 2
+
+    def __init__(self, options, score):
+        self.runs, self.score = options.runs, score
+        self.queue, self.trained = [], []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def submit(self, task, config):
+        self.queue.append((task, config))
+
+    def wait(self, seconds):
+        finished = []
+        for task, config in self.queue[:1]:
+            score = self.score(config)
+            if isinstance(score, str):
+                finished.append((task, config, Outcome("failed", score)))
+                continue
+            final = {"balanced_accuracy": score, "error": 100 * (1 - score), "many": score, "medium": None, "few": 0.5}
+            folder = RunFolder(self.runs / config.run_id)
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.result_file.write_text(json.dumps({"run_id": config.run_id, "final": final, "seconds": 1.0}))
+            self.trained.append(config)
+            finished.append((task, config, Outcome("done")))
+        del self.queue[:1]
+        return finished
+
+    def stop(self):
+        return []
+
+
+@pytest.fixture
+def scored(tmp_path, monkeypatch):
+    """Tune on a table of scores."""
+
+    def search(score, runs=tmp_path / "runs", **options):
+        executor = Scored(RunOptions(runs=runs), score)
+        monkeypatch.setattr(sys.modules[tune.__module__], "make_executor", lambda where, options: executor)
+        return tune(configure, SearchOptions(**options), RunOptions(runs=runs)), executor
+
+    return search
+
+
+def noisy(true_score, noise=0.01):
+    """A fold is as hard for one loss as for another, and each has its own luck."""
+
+    def score(config):
+        fold = config.data.fold.fold
+        hard = 0 if fold is None else np.random.default_rng(fold).normal(0, 0.05)
+        luck = np.random.default_rng([sum(config.run_id.encode())]).normal(0, noise)
+        return float(true_score(config.loss) + hard + luck)
+
+    return score
+
+
+def by_beta(loss):
+    return {None: 0.5, 0.9: 0.55, 0.99: 0.6, 0.999: 0.7, 0.9999: 0.65}[loss.beta] + 0.02 * (loss.gamma == 1.0)
+
+
+def test_the_grid_is_the_papers_and_the_best_mean_wins(scored):
+    result, executor = scored(noisy(by_beta, noise=0.0), prune=False)
+    assert len(result.candidates) == len({each.loss.label for each in result.candidates}) == 25
+    assert {each.loss.beta for each in result.candidates} == {None, 0.9, 0.99, 0.999, 0.9999}
+    assert result.winner.loss.label == "focal_1_0.999"
+    assert (result.runs, result.grid_runs) == (125, 125)
+    assert len(executor.trained) == 126
+    means = [each.mean for each in result.candidates]
+    assert means == sorted(means, reverse=True)
+    best = result.candidates[0]
+    assert best.mean == pytest.approx(np.mean(best.scores))
+    assert best.spread == pytest.approx(np.std(best.scores, ddof=1))
+    assert best.groups == {"many": pytest.approx(best.mean), "medium": None, "few": 0.5}
+
+
+def test_the_last_run_alone_sees_the_test_images_and_is_tested_once(scored):
+    result, executor = scored(noisy(by_beta), losses=("softmax",))
+    *folds, last = executor.trained
+    assert all(config.data.fold.folds == 5 and config.data.fold.fold in range(5) for config in folds)
+    assert last.data.fold == FoldOptions()
+    assert last == result.winner
+    assert {config.test_every for config in executor.trained} == {0}
+
+
+def test_pruning_costs_a_part_of_the_grid_and_finds_its_winner(scored):
+    result, executor = scored(noisy(by_beta))
+    assert result.winner.loss.label == "focal_1_0.999"
+    assert len(executor.trained) - 1 == result.runs < 0.85 * result.grid_runs
+    pruned = [each for each in result.candidates if each.state == "pruned"]
+    assert pruned
+    assert all(2 <= len(each.scores) < 5 for each in pruned)
+    complete = [each for each in result.candidates if each.state == "complete"]
+    assert result.candidates[: len(complete)] == complete
+
+
+def test_a_loss_that_fails_is_told_and_the_others_go_on(scored):
+    score = noisy(by_beta)
+    result, _ = scored(lambda config: "it diverged" if config.loss.beta == 0.999 else score(config), prune=False)
+    failed = [each for each in result.candidates if each.state == "failed"]
+    assert len(failed) == 5
+    assert {each.error for each in failed} == {"it diverged"}
+    assert result.winner.loss.beta == 0.9999
+    with pytest.raises(TrainingError, match="no loss has a result: it diverged"):
+        scored(lambda config: "it diverged", losses=("sigmoid",))
+
+
+def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
+    def bump(loss):
+        prototypes = 1 / (1 - loss.beta)
+        return 0.8 - 0.05 * (np.log10(prototypes) - 3) ** 2 - 0.02 * (loss.loss != "focal")
+
+    result, _ = scored(noisy(bump, noise=0.002), search="tpe", trials=30)
+    assert len(result.candidates) == 30
+    for each in result.candidates:
+        assert 1 <= 1 / (1 - each.loss.beta) <= 1e5 + 1
+        assert (each.loss.gamma is not None) == (each.loss.loss == "focal")
+        assert each.loss.gamma is None or 0 <= each.loss.gamma <= 3
+    assert 100 <= 1 / (1 - result.winner.loss.beta) <= 10_000
+
+
+def test_again_nothing_is_searched(scored):
+    first, _ = scored(noisy(by_beta))
+    second, executor = scored(noisy(by_beta))
+    assert [config.data.fold.fold for config in executor.trained] == [None]
+    assert second.candidates == first.candidates
+    record = json.loads((second.folder / "result.json").read_text())
+    assert record["winner"]["label"] == "focal_1_0.999"
+    assert RunConfig.from_json(json.dumps(record["config"])) == second.winner
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"losses": ("hinge",)}, "losses must be among softmax, sigmoid, focal, got hinge"),
+        ({"losses": ()}, "got none"),
+        ({"betas": (1.5,)}, "betas"),
+        ({"gammas": (-1.0,)}, "gammas"),
+        ({"trials": 3}, "trials would do nothing in the search grid"),
+        ({"search": "tpe", "betas": (0.5,)}, "betas would do nothing in the search tpe"),
+        ({"search": "tpe", "trials": 0}, "trials"),
+        ({"prune_threshold": 2.0}, "prune_threshold"),
+    ],
+)
+def test_bad_options_are_refused_by_name(values, message):
+    with pytest.raises(ConfigError, match=message):
+        SearchOptions(**values)
+
+
+def test_a_single_fold_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="fold 1 would do nothing"):
+        tune(lambda loss: replace(configure(loss), data=DataConfig(fold=FoldOptions(folds=3, fold=1))))
+
+
+def photos(folder, permute_test, break_test=False):
+    """Three classes of pictures, with a test folder whose labels may be wrong and whose files may be broken."""
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 12), ("test", 6)):
+        for label, name in enumerate("abc"):
+            shown = (label + permute_test) % 3 if split == "test" else label
+            target = folder / split / "abc"[shown]
+            target.mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                pixels = draw.integers(0, 100, (16, 16, 3), dtype=np.uint8)
+                pixels[:, :, label] += 100
+                Image.fromarray(pixels).save(target / f"{name}{number}.png")
+                if split == "test" and break_test:
+                    (target / f"{name}{number}.png").write_bytes(b"no image")
+    return folder
+
+
+def test_test_labels_cannot_change_the_choice(tmp_path):
+    """Right, wrong and unreadable test images: the same scores, bit for bit; only the last run meets them."""
+    results, errors = [], []
+    for name, permute, broken in (("right", 0, False), ("wrong", 1, False), ("broken", 0, True)):
+        data = photos(tmp_path / name / "photos", permute, broken)
+
+        def on_photos(loss, data=data):
+            config = cifar(DataConfig(data=str(data), image_size=16, fold=FoldOptions(folds=2)), loss, 2)
+            return replace(config, model="resnet8", optimizer=replace(config.optimizer, batch_size=8))
+
+        options = RunOptions(runs=tmp_path / name / "runs", accelerator="cpu", workers=0)
+        search = SearchOptions(losses=("softmax",), betas=(0.9,))
+        try:
+            results.append(tune(on_photos, search, options, ExecutorOptions()))
+        except TrainingError as error:
+            errors.append(str(error))
+    right, wrong = results
+    assert [(each.loss, each.scores) for each in right.candidates] == [
+        (each.loss, each.scores) for each in wrong.candidates
+    ]
+    assert right.winner.loss == wrong.winner.loss
+    assert right.test["recall"] != wrong.test["recall"]
+    assert len(errors) == 1
+    assert "test" in errors[0]
+    finished = [path.parent.name for path in (tmp_path / "broken" / "runs").glob("*/result.json")]
+    assert len(finished) == 4
+    assert all("fold" in name for name in finished)
+
+
+TUNE = ["tune", "--data", "digits", "--imbalance", "50", "--model", "resnet8", "--epochs", "4", "--folds", "2"]
+TUNE += ["--losses", "softmax", "--betas", "0.9", "0.999", "--no-prune"]
+
+
+def complete(runs):
+    return list(runs.glob("*fold*/result.json"))
+
+
+def test_a_search_that_is_killed_goes_on_and_two_processes_share_one(tmp_path):
+    runs = tmp_path / "runs"
+    first = command(*TUNE, folder=tmp_path)
+    wait_for(lambda: len(complete(runs)) >= 2)
+    os.kill(first.pid, signal.SIGKILL)
+    assert end(first)[0] == -signal.SIGKILL
+    before = {path: path.stat().st_mtime_ns for path in complete(runs)}
+    results = []
+    for process in [command(*TUNE, "--json", folder=tmp_path) for _ in range(2)]:
+        code, out, errors = end(process)
+        assert code == 0, errors
+        results.append(json.loads(out))
+    assert results[0] == results[1]
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert [candidate["state"] for candidate in results[0]["candidates"]] == ["complete"] * 3
+    assert len(complete(runs)) == 6
+    config = RunConfig.from_json(json.dumps(results[0]["config"]))
+    assert starts(runs, config) == 1
+    shutil.rmtree(runs)
+    code, out, errors = end(command(*TUNE, folder=tmp_path))
+    assert code == 0, errors
+    assert out.rstrip().endswith(train_command(config))
+    alone = json.loads(next(runs.glob("tune/*/result.json")).read_text())
+    for result in (alone, results[0]):
+        for name in ("seconds", "images_per_second"):
+            del result["test"][name]
+    assert alone == results[0]
+
+
+def test_the_command_that_is_printed_trains_the_same_run(tmp_path):
+    config = replace(configure(LossConfig(loss="focal", gamma=0.25, beta=0.9997)), test_every=0, seed=3)
+    config = replace(config, data=replace(config.data, fold=FoldOptions(), augment=False))
+    words = train_command(config).split()[1:]
+    code, out, errors = end(command(*words, "--json", folder=tmp_path))
+    assert code == 0, errors
+    assert json.loads(out)["run_id"] == config.run_id

@@ -1,0 +1,83 @@
+"""The loop's parts: pieces of batches, tests at the epochs asked for, and a training that diverges."""
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from longtail.lab.config import RunOptions
+from longtail.lab.data import Batch, Shard
+from longtail.lab.data.batches import BatchPlan
+from longtail.lab.training import RunFolder, TrainingError, train
+from longtail.lab.training.loop import split
+from longtail.lab.training.metrics import ClassifierMetrics
+from tests.lab.training.runs import small_config
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(1, 9), st.none() | st.integers(1, 70))
+def test_every_process_cuts_its_part_of_a_batch_into_as_many_pieces(data, processes, size):
+    total = data.draw(st.integers(processes, 200))
+    of_rank = []
+    for rank in range(processes):
+        part, _ = BatchPlan(total, total, Shard(rank, processes)).part(0)
+        samples = torch.arange(part.start, part.stop)
+        of_rank.append(split(Batch(samples[:, None], samples, total), size, processes))
+    assert len({len(pieces) for pieces in of_rank}) == 1
+    assert all(len(labels) for pieces in of_rank for _, labels in pieces)
+    assert all(torch.equal(images[:, 0], labels) for pieces in of_rank for images, labels in pieces)
+    assert torch.cat([labels for pieces in of_rank for _, labels in pieces]).tolist() == list(range(total))
+    if size is None:
+        assert {len(pieces) for pieces in of_rank} == {1}
+    elif total % processes == 0:
+        assert max(len(labels) for pieces in of_rank for _, labels in pieces) <= size
+        assert len(of_rank[0]) == math.ceil(total / processes / size)
+
+
+def test_weights_that_diverge_without_a_bad_loss_stop_the_run_with_advice(tmp_path):
+    config = small_config(epochs=1, batch_size=1000, learning_rate=1e15, warmup_epochs=0)
+    with pytest.raises(TrainingError, match=r"outputs are no numbers after epoch 1: try a lower --learning-rate"):
+        train(config, RunOptions(runs=tmp_path))
+    assert not (tmp_path / config.run_id / "result.json").exists()
+    assert not (tmp_path / config.run_id / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_no_numbers_are_measured_as_such(value):
+    metrics = ClassifierMetrics(torch.tensor([3, 3]).numpy(), "softmax")
+    metrics.update(torch.tensor([[value, 0.0], [0.0, value]]), torch.tensor([0, 1]))
+    assert not math.isfinite(metrics.compute()["nll"])
+
+
+def run_tested(tmp_path, epochs, test_every):
+    shown = io.StringIO()
+    config = replace(small_config(epochs=epochs, imbalance=100.0), test_every=test_every)
+    folder = RunFolder(train(config, RunOptions(runs=tmp_path), Console(file=shown, width=200)))
+    return folder, [line for line in shown.getvalue().splitlines() if line.startswith("epoch ")]
+
+
+@pytest.mark.parametrize(("test_every", "expected"), [(1, [1, 2, 3]), (2, [2, 3]), (3, [3]), (5, [3]), (0, [3])])
+def test_only_the_epochs_asked_for_are_tested_and_always_the_last(tmp_path, test_every, expected):
+    folder, shown = run_tested(tmp_path, 3, test_every)
+    lines = folder.metrics()
+    tested = {line["epoch"]: line["error"] for line in lines if "error" in line}
+    assert list(tested) == expected
+    assert all(("recall" in line) == (line["epoch"] in tested) for line in lines)
+    assert folder.result()["final"] == lines[-1]
+    assert folder.result()["best_error"] == min(tested.values())
+    assert len(shown) == 3
+    for epoch, text in enumerate(shown, start=1):
+        assert text.startswith(f"epoch {epoch}/3: loss ")
+        known = [error for when, error in tested.items() if when <= epoch]
+        assert (f"error {known[-1]:.2f}%, best {min(known):.2f}%" if known else "not tested yet") in text
+
+
+def test_how_often_it_is_tested_does_not_change_the_weights(tmp_path):
+    weights = [run_tested(tmp_path / str(often), 2, often)[0].path / "checkpoint.pt" for often in (0, 1)]
+    first, second = (torch.load(path, weights_only=True)["model"] for path in weights)
+    assert all(torch.equal(first[name], second[name]) for name in first)

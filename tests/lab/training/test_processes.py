@@ -1,0 +1,124 @@
+"""What several processes do together, seen from one of them."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from longtail.lab.config import ConfigError, RunConfig
+from longtail.lab.training.metrics import ClassifierMetrics
+from longtail.lab.training.processes import make_fabric, opened_by_first, total
+from longtail.lab.training.run_folder import RunFolder
+from longtail.lab.training.state import AGREE_EVERY, State, Stop, Timer
+
+
+class TwoAlike:
+    """The fabric of one of two processes with the same values; sums work in place, as with gloo."""
+
+    world_size, is_global_zero, device = 2, True, torch.device("cpu")
+    strategy = SimpleNamespace(precision=SimpleNamespace(state_dict=dict, load_state_dict=lambda _: None))
+
+    def __init__(self):
+        self.sums = self.broadcasts = 0
+
+    def all_reduce(self, value, reduce_op):
+        self.sums += 1
+        return value.mul_(2) if reduce_op == "sum" else value
+
+    def broadcast(self, value):
+        self.broadcasts += 1
+        return value
+
+
+def test_a_sum_over_processes_leaves_what_it_is_given():
+    value = torch.tensor([1.0, 2.0])
+    assert total(TwoAlike(), value).tolist() == [2, 4]
+    assert value.tolist() == [1, 2]
+
+
+def test_a_checkpoint_in_an_epoch_does_not_change_its_loss():
+    state, fabric = State(torch.device("cpu")), TwoAlike()
+    network = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    state.add(torch.tensor(3.0))
+    for _ in range(3):
+        assert state.content(network, optimizer, fabric)["loss"] == 6
+    state.add(torch.tensor(1.0))
+    assert total(fabric, state.end_epoch()) == 8
+
+
+def test_only_the_first_process_goes_on_with_the_loss_of_all():
+    network = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    state, fabric = State(torch.device("cpu")), TwoAlike()
+    state.add(torch.tensor(3.0))
+    content = state.content(network, optimizer, fabric)
+    losses = []
+    for first in (True, False):
+        fabric.is_global_zero = first
+        again = State(torch.device("cpu"))
+        again.restore(content, network, optimizer, fabric)
+        losses.append(again.loss.item())
+    assert losses == [6, 0]
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7, 9])
+def test_processes_agree_to_stop_also_where_epochs_are_short(steps):
+    stop, fabric = Stop(), TwoAlike()
+    stop.requested = True
+    calls = 0
+    for _ in range(2 * AGREE_EVERY):
+        for _ in range(steps):
+            calls += 1
+            if stop.agreed(fabric):
+                assert calls == AGREE_EVERY
+                assert fabric.sums == 1
+                return
+    pytest.fail("they never agreed")
+
+
+def test_nobody_stops_while_nobody_was_asked_to():
+    stop, fabric = Stop(), TwoAlike()
+    assert not any(stop.agreed(fabric) for _ in range(5 * AGREE_EVERY))
+    assert fabric.sums == 5
+
+
+def test_one_process_alone_stops_at_once():
+    stop, alone = Stop(), SimpleNamespace(world_size=1)
+    assert not stop.agreed(alone)
+    stop.requested = True
+    assert stop.agreed(alone)
+
+
+def test_the_first_process_decides_when_to_save():
+    fabric = TwoAlike()
+    timer = Timer(0)
+    assert [step for step in range(1, 41) if timer.is_due(fabric, step)] == [10, 20, 30, 40]
+    assert fabric.broadcasts == 4
+
+
+def test_metrics_are_summed_once():
+    metrics = ClassifierMetrics(torch.tensor([3, 3]).numpy(), "softmax")
+    metrics.update(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+    fabric = TwoAlike()
+    assert metrics.compute(lambda sums: total(fabric, sums))["error"] == 50
+    assert metrics.total.tolist() == [4, 0]
+    assert fabric.sums == 1
+
+
+def test_a_folder_that_the_first_process_cannot_have_ends_all_of_them(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    fabric = TwoAlike()
+    with (
+        pytest.raises(ConfigError, match="holds something else"),
+        opened_by_first(RunFolder(tmp_path), RunConfig(), fabric),
+    ):
+        pass
+    assert fabric.broadcasts == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
+def test_an_accelerator_that_is_not_there_is_one_line():
+    with pytest.raises(ConfigError, match="accelerator cuda cannot be used") as error:
+        make_fabric("32-true", "cuda")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,299 @@
+"""Run folders: what they hold is checked, what is foreign is left alone, and who has one has it alone."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from longtail.lab.config import ConfigError, RunOptions
+from longtail.lab.data import ImageDataset, ImageFiles, InMemoryImages, long_tailed_subset, open_dataset
+from longtail.lab.files import atomic_file, write_atomically
+from longtail.lab.training import RunFolder, TrainingError, build, evaluate_run, load_run, loop, train
+from tests.lab.training.runs import small_config
+
+EPOCHS = 3
+
+
+def interrupted(runs, config, epochs):
+    """The folder of a run that was killed after so many epochs."""
+    saved, write = [], loop.save_checkpoint
+
+    def killed(folder, state):
+        write(folder, state)
+        saved.append(state["epoch"])
+        if len(saved) == epochs:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, RunOptions(runs=runs))
+    return runs / config.run_id
+
+
+@pytest.fixture(scope="module")
+def after_two(tmp_path_factory):
+    return interrupted(tmp_path_factory.mktemp("begun"), small_config(epochs=EPOCHS), 2)
+
+
+@pytest.fixture
+def begun(after_two, tmp_path):
+    """A run after two of three epochs."""
+    return shutil.copytree(after_two, tmp_path / "runs" / after_two.name)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return train(small_config(epochs=1), RunOptions(runs=tmp_path_factory.mktemp("trained")))
+
+
+@pytest.fixture
+def finished(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "runs" / trained.name)
+
+
+def go_on(path):
+    return train(small_config(epochs=EPOCHS), RunOptions(runs=path.parent))
+
+
+def contents(path):
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def with_other_labels(dataset):
+    return replace(dataset, train=InMemoryImages(dataset.train.images, dataset.train.labels.roll(1)))
+
+
+def with_other_classes(dataset):
+    return replace(dataset, classes=tuple("abcdefghij"))
+
+
+def with_fewer_images(dataset):
+    return replace(dataset, train=dataset.train.subset(range(len(dataset.train) - 1)))
+
+
+@pytest.mark.parametrize("change", [with_other_labels, with_other_classes, with_fewer_images])
+def test_a_run_neither_goes_on_nor_is_evaluated_with_other_data(begun, finished, monkeypatch, change):
+    monkeypatch.setattr(build, "open_dataset", lambda *_, **__: change(open_dataset("digits")))
+    before = contents(begun)
+    with pytest.raises(ConfigError, match=f"digits has changed since {begun} began"):
+        go_on(begun)
+    after = contents(begun)
+    assert {name: after[name] for name in before} == before
+    with pytest.raises(ConfigError, match=f"digits has changed since {finished} began"):
+        evaluate_run(load_run(finished))
+
+
+def test_other_file_names_are_other_data(tmp_path):
+    def photos(names):
+        return ImageDataset(
+            name="photos",
+            classes=("cat", "owl"),
+            train=ImageFiles(tmp_path, names, [0, 1, 1]),
+            test=ImageFiles(tmp_path, ["x"], [0]),
+        )
+
+    folder = RunFolder(tmp_path)
+    folder.config_file.write_text(small_config().to_json())
+    subset = long_tailed_subset([0, 1, 1], 1)
+    folder.write_data(photos(["a", "b", "c"]), subset)
+    folder.check_data(photos(["a", "b", "c"]), subset)
+    for names in (["a", "b", "d"], ["a", "c", "b"]):
+        with pytest.raises(ConfigError, match="photos has changed since"):
+            folder.check_data(photos(names), subset)
+
+
+def test_a_lost_data_file_is_written_anew(begun):
+    expected = (begun / "data.json").read_bytes()
+    (begun / "data.json").unlink()
+    go_on(begun)
+    assert (begun / "data.json").read_bytes() == expected
+    assert [line["epoch"] for line in RunFolder(begun).metrics()] == [1, 2, 3]
+
+
+LEFTOVERS = [".checkpoint.pt.abcd1234", ".config.json.a_b1", ".metrics.jsonl.x"]
+
+
+@pytest.mark.parametrize("names", [[".lock"], [".lock", *LEFTOVERS], LEFTOVERS])
+def test_what_a_killed_process_leaves_behind_is_no_obstacle(tmp_path, names):
+    config = small_config(epochs=1)
+    path = tmp_path / config.run_id
+    path.mkdir()
+    for name in names:
+        (path / name).write_bytes(b"half")
+    with RunFolder(path).opened(config):
+        assert sorted(os.listdir(path)) == [".lock", "config.json"]
+    (path / LEFTOVERS[0]).write_bytes(b"half")
+    with RunFolder(path).opened(config):
+        assert sorted(os.listdir(path)) == [".lock", "config.json"]
+
+
+@pytest.mark.parametrize("foreign", ["thesis.tex", ".bashrc", ".notes.txt.abcd1234", "checkpoint.pt"])
+def test_foreign_files_are_refused_and_kept_also_beside_leftovers(tmp_path, foreign):
+    for name in (".lock", *LEFTOVERS, foreign):
+        (tmp_path / name).write_text("years of work")
+    before = contents(tmp_path)
+    with (
+        pytest.raises(ConfigError, match="holds something else than a run"),
+        RunFolder(tmp_path).opened(small_config()),
+    ):
+        pass
+    assert contents(tmp_path) == before
+
+
+def drop(number):
+    return lambda lines: lines[: number - 1] + lines[number:]
+
+
+def put(number, text):
+    return lambda lines: [*lines[: number - 1], text, *lines[number:]]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (None, r"metrics\.jsonl is damaged: 0 of 2 epochs are left"),
+        (drop(1), r"metrics\.jsonl is damaged in line 1: it is of another epoch"),
+        (drop(2), r"metrics\.jsonl is damaged: 1 of 2 epochs are left"),
+        (put(1, '{"epoch": 1, "tra'), r"metrics\.jsonl is damaged in line 1: "),
+        (put(2, '{"epoch": 2, "tra'), r"metrics\.jsonl is damaged in line 2: "),
+        (put(2, "[2]"), r"metrics\.jsonl is damaged in line 2: "),
+        (put(2, "2"), r"metrics\.jsonl is damaged in line 2: "),
+        (put(2, "{}"), r"metrics\.jsonl is damaged in line 2: "),
+        (put(1, ""), r"metrics\.jsonl is damaged in line 1: "),
+    ],
+)
+def test_damaged_metrics_are_refused_by_line(begun, damage, message):
+    file = begun / "metrics.jsonl"
+    lines = file.read_text().splitlines()
+    if damage:
+        file.write_text("".join(line + "\n" for line in damage(lines)))
+    else:
+        file.unlink()
+    with pytest.raises(ConfigError, match=message) as error:
+        go_on(begun)
+    assert "\n" not in str(error.value)
+    assert not (begun / "result.json").exists()
+
+
+def test_a_torn_line_after_the_checkpoint_is_dropped(begun):
+    with (begun / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 3, "trai')
+    go_on(begun)
+    assert [line["epoch"] for line in RunFolder(begun).metrics()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["result.json", "data.json"])
+@pytest.mark.parametrize("content", ["{}", "[]", "3", "{", "[" * 100_000, "\xff"])
+def test_a_damaged_file_is_named(finished, name, content):
+    (finished / name).write_bytes(content.encode("latin-1"))
+    with pytest.raises(ConfigError, match=name.replace(".", r"\.")) as error:
+        load_run(finished)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_of_another_run_are_refused(finished, tmp_path):
+    other = train(small_config(epochs=1, seed=1), RunOptions(runs=tmp_path / "other"))
+    shutil.copy(other / "model.safetensors", finished / "model.safetensors")
+    with pytest.raises(
+        ConfigError, match=rf"model\.safetensors is not a resnet8 of this run: it is of {other.name}"
+    ) as error:
+        load_run(finished)
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_without_a_result_is_not_loaded(finished):
+    (finished / "result.json").unlink()
+    with pytest.raises(ConfigError, match=rf"{finished} is not finished: longtail train --config .*config\.json"):
+        load_run(finished)
+
+
+def test_a_file_that_cannot_be_written_is_named_whatever_failed(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        write_atomically(tmp_path / "a", "x")
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(tmp_path / "a"))
+    with pytest.raises(OSError, match="gone") as error, atomic_file(tmp_path / "b"):
+        raise OSError(errno.EIO, "gone")
+    assert error.value.filename == str(tmp_path / "b")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "metrics.jsonl", "model.safetensors", "result.json", "data.json"])
+def test_a_full_disk_is_an_error_of_the_training_that_names_the_file(tmp_path, monkeypatch, name):
+    sync = os.fsync
+
+    def full(descriptor):
+        if f"/.{name}." in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    config = small_config(epochs=1)
+    path = tmp_path / config.run_id
+    with pytest.raises(TrainingError, match=f"cannot write {path / name}: No space left on device") as error:
+        train(config, RunOptions(runs=tmp_path))
+    assert error.value.exit_code == 1
+    assert not [left for left in os.listdir(path) if left.startswith(f".{name}")]
+    monkeypatch.setattr(os, "fsync", sync)
+    assert RunFolder(train(config, RunOptions(runs=tmp_path))).result()
+
+
+PARENT = """
+import os, sys, time
+from pathlib import Path
+from longtail.lab.config import RunConfig
+from longtail.lab.training.run_folder import RunFolder
+with RunFolder(Path(sys.argv[1])).opened(RunConfig()):
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    print(child, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_child_that_outlives_its_killed_parent_does_not_hold_the_folder(tmp_path):
+    path = tmp_path / "run"
+    config = replace(small_config(), model="resnet8")
+    program = PARENT.replace("RunConfig()", f"RunConfig.from_json({config.to_json()!r})")
+    parent = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    try:
+        with pytest.raises(ConfigError, match="in use by another process"), RunFolder(path).opened(config):
+            pass
+        parent.kill()
+        parent.wait()
+        os.kill(child, 0)
+        with RunFolder(path).opened(config):
+            pass
+    finally:
+        parent.kill()
+        os.kill(child, signal.SIGKILL)
+        parent.communicate()
+
+
+def test_the_parent_keeps_its_lock_when_it_forks(tmp_path):
+    config = small_config()
+    with RunFolder(tmp_path).opened(config):
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        with pytest.raises(ConfigError, match="in use by another process"), RunFolder(tmp_path).opened(config):
+            pass
+
+
+def test_the_weights_say_whose_they_are(finished):
+    assert load_run(finished).config.run_id == finished.name
+    assert torch.cat([weight.flatten() for weight in load_run(finished).model.parameters()]).isfinite().all()
