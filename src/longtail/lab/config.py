@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 VERSION = 1
+LARGEST = 10**9
 
 
 class ConfigError(Exception):
@@ -147,6 +149,8 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "learning_rate_batch"):
             check_positive_integer(name, getattr(self, name))
+            if getattr(self, name) > LARGEST:
+                raise ValueError(f"{name} must be at most {LARGEST:,}")
         if self.micro_batch_size is not None:
             check_positive_integer("micro_batch_size", self.micro_batch_size)
         for name in ("learning_rate", "momentum", "weight_decay", "warmup_epochs", "drop"):
@@ -241,7 +245,7 @@ class RunConfig(Setting):
             raise ConfigError(f"{source}: {error}") from None
         return config
 
-    @property
+    @functools.cached_property
     def run_id(self) -> str:
         """What was run, for people, and a hash of all of it."""
         imbalance, fold = self.data.subset.imbalance, self.data.fold.fold
@@ -325,7 +329,7 @@ def _encode(value: Any) -> Any:
     """A configuration as JSON has it; numbers that are to be floats are floats, so that 50 and 50.0 are the same."""
     if not dataclasses.is_dataclass(value):
         return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-    kinds = get_type_hints(type(value))
+    kinds = _kinds(type(value))  # type: ignore[arg-type]
     encoded = {}
     for item in dataclasses.fields(value):
         content = getattr(value, item.name)
@@ -334,9 +338,20 @@ def _encode(value: Any) -> Any:
     return encoded
 
 
+@functools.cache
+def _kinds(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@functools.cache
+def _default(kind: Any) -> dict[str, Any]:
+    default: dict[str, Any] = _encode(kind())
+    return default
+
+
 def _without_defaults(value: Any) -> dict[str, Any]:
     """The encoded fields that are not as they are by default."""
-    encoded, default = _encode(value), _encode(type(value)())
+    encoded, default = _encode(value), _default(type(value))  # type: ignore[arg-type]
     different: dict[str, Any] = {}
     for item in dataclasses.fields(value):
         content = getattr(value, item.name)
@@ -372,7 +387,7 @@ def _decode(content: Any, kind: Any, place: str) -> Any:
 def _decode_dataclass(content: Any, kind: Any, place: str) -> Any:
     if not isinstance(content, dict):
         raise ConfigError(f"{place or 'it'} must be an object, got {content!r:.60}")
-    kinds = get_type_hints(kind)
+    kinds = _kinds(kind)
     inner = {name: f"{place}.{name}".removeprefix(".") for name in content}
     unknown = [name for name in content if name not in kinds]
     if unknown:

@@ -115,8 +115,7 @@ def scaled(optimizer: OptimizerConfig, epochs: int | None) -> OptimizerConfig:
     if epochs is None:
         return optimizer
     return replace(
-        optimizer,
-        epochs=epochs,
+        replace(optimizer, epochs=epochs),  # which refuses what cannot be
         warmup_epochs=optimizer.warmup_epochs * epochs / optimizer.epochs,
         milestones=tuple(milestone * epochs / optimizer.epochs for milestone in optimizer.milestones),
     )

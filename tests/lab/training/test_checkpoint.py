@@ -40,7 +40,6 @@ def test_the_last_of_the_notes_says_that_the_training_starts_anew(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["checkpoint.damaged", "checkpoint.previous.damaged"]
 
 
-@pytest.mark.xfail(strict=True, reason="the note says 'going on from the one before it', and there is none")
 def test_the_only_checkpoint_damaged_starts_anew(tmp_path):
     save_checkpoint(tmp_path, {"epoch": 1})
     (tmp_path / "checkpoint.pt").write_bytes(b"")
@@ -49,7 +48,6 @@ def test_the_only_checkpoint_damaged_starts_anew(tmp_path):
     assert notes[-1].endswith("starting anew")
 
 
-@pytest.mark.xfail(strict=True, raises=FileNotFoundError, reason="the second process to rename it fails")
 def test_several_processes_can_find_the_same_damage(tmp_path, monkeypatch):
     """Another one has renamed the file between this one's look at it and its own renaming."""
     for epoch in (1, 2):

@@ -70,6 +70,8 @@ class FoldOptions:
             raise DataError("folds and fold are only of use together")
         if not 2 <= self.folds <= len(dataset.train):
             raise DataError(f"folds must be from 2 to the {len(dataset.train)} training images, got {self.folds}")
+        if not 0 <= self.fold_seed < 2**32:
+            raise DataError(f"fold_seed must be in [0, 2**32), got {self.fold_seed}")
         if not 0 <= self.fold < self.folds:
             raise DataError(f"fold must be from 0 to {self.folds - 1}, got {self.fold}")
         fold = fold_of_samples(dataset.train.labels.numpy(), self.folds, self.fold_seed)

@@ -59,7 +59,7 @@ class SearchOptions:
     """Of tpe: how many losses to try, 25 if not given."""
     prune: bool = True
     """Whether a loss that is worse than the best so far, fold by fold, is given up before its last fold."""
-    prune_threshold: float = 0.3
+    prune_threshold: float = 0.5
     """The probability, in Wilcoxon's test, below which it is."""
 
     @config_errors()
@@ -89,7 +89,13 @@ class SearchOptions:
 
 @dataclass
 class Candidate:
-    """A loss, and how good it was in the folds that were tried."""
+    """A loss, and how good it was in the folds that were tried.
+
+    Example:
+        >>> candidate = Candidate(LossConfig(beta=0.99), scores=[0.7, 0.8])
+        >>> f"{candidate.mean:.2f} ± {candidate.spread:.2f}"
+        '0.75 ± 0.07'
+    """
 
     loss: LossConfig
     scores: list[float] = field(default_factory=list)
@@ -113,7 +119,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What a search has found."""
+    """What a search has found.
+
+    Example:
+        >>> result = tune(lambda loss: cifar(loss=loss, epochs=20))  # doctest: +SKIP
+        >>> result.candidates[0].loss.label, result.test["error"]  # doctest: +SKIP
+        ('focal_0.5_0.999', 8.6)
+    """
 
     folder: Path
     """Of the search; ``result.json`` in it holds all of this."""

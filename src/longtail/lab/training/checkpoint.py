@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import zipfile
@@ -36,10 +37,8 @@ def load_checkpoint(folder: Path, required: Set[str] = frozenset()) -> tuple[dic
     Loading runs no code that a file may hold.
     """
     notes: list[str] = []
-    for name in (LATEST, PREVIOUS):
-        path = folder / name
-        if not path.exists():
-            continue
+    there = [folder / name for name in (LATEST, PREVIOUS) if (folder / name).exists()]
+    for path in there:
         try:
             # PyTorch compares no checksums: a flipped bit in a tensor would go unnoticed.
             with zipfile.ZipFile(path) as archive:
@@ -52,8 +51,9 @@ def load_checkpoint(folder: Path, required: Set[str] = frozenset()) -> tuple[dic
             return state, notes
         except Exception as error:  # a damaged file can raise anything
             reason = " ".join(str(error).split())[:100] or type(error).__name__
-            following = "going on from the one before it" if name == LATEST else "starting anew"
+            following = "starting anew" if path == there[-1] else "going on from the one before it"
             # Out of the way: the next checkpoint would push out the one before it, which is whole, for this one.
-            path.replace(path.with_suffix(".damaged"))
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                path.replace(path.with_suffix(".damaged"))
             notes.append(f"{path} is damaged ({reason}): {following}")
     return None, notes

@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from longtail._checks import check_positive_integer
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
 from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset, Shard, evaluation_loader, training_loader
 from longtail.lab.models.batch_norm import synchronise_batch_norms
@@ -60,6 +61,8 @@ def train(
         ...     sorted(file.name for file in path.glob("*.json"))
         ['config.json', 'data.json', 'result.json']
     """
+    if devices is not None:
+        check_positive_integer("devices", devices)
     folder = RunFolder(options.runs / config.run_id)
     if folder.result_file.exists():
         if console:
@@ -69,7 +72,7 @@ def train(
     console = console if fabric.is_global_zero else None
     # First the data: a run that cannot start leaves no folder.
     dataset, subset = open_data(config, options.data_dir, console)
-    with opened_by_first(folder, config, fabric), stop_signals() as stop, folder.written():
+    with folder.written(), opened_by_first(folder, config, fabric), stop_signals() as stop:
         if fabric.world_size == 1 and folder.result_file.exists():
             return folder.path  # another process has finished it since
         training = Training.new(config, options, fabric, dataset, folder)
@@ -80,11 +83,11 @@ def train(
                 display.say(note)
             while training.state.epoch < config.optimizer.epochs:
                 lines.append(train_epoch(training, Timer(options.checkpoint_minutes), stop, display))
-                # Before the checkpoint: of one without its line, the line would be missing for ever.
+                # Both before the checkpoint: what is not there when it is written would be missing for ever.
                 if fabric.is_global_zero:
                     folder.write_metrics(lines)
-                training.save()
                 display.epoch(lines)
+                training.save()
         if fabric.is_global_zero:
             folder.finish(config, training.network, lines, fabric.world_size)
         fabric.barrier()
@@ -145,7 +148,12 @@ class Training:
 
     def resume(self, subset: LongTailedSubset) -> list[str]:
         """Go on from the last checkpoint, if there is one, and say what was wrong with others."""
-        saved, notes = load_checkpoint(self.folder.path, State.CONTENT)
+        # One after another: the first process moves damaged ones out of the way.
+        if self.fabric.is_global_zero:
+            saved, notes = load_checkpoint(self.folder.path, State.CONTENT)
+        self.fabric.barrier()
+        if not self.fabric.is_global_zero:
+            saved, notes = load_checkpoint(self.folder.path, State.CONTENT)
         if saved and self.folder.data_file.exists():
             self.folder.check_data(self.dataset, subset)
         elif self.fabric.is_global_zero:

@@ -71,6 +71,8 @@ class RunFolder:
         """While a run writes into it: a disk that is full, or gone, is no bad input."""
         try:
             yield
+        except (PermissionError, NotADirectoryError, FileExistsError):
+            raise
         except OSError as error:
             raise TrainingError(f"cannot write {error.filename or self.path}: {error.strerror or error}") from error
 
@@ -82,7 +84,7 @@ class RunFolder:
     def _leftovers(self) -> list[Path]:
         """Files that a process was writing when it was killed."""
         pattern = re.compile(
-            r"\.(config\.json|data\.json|metrics\.jsonl|checkpoint\.pt|model\.safetensors|result\.json)\.\w+"
+            r"\.(config\.json|data\.json|metrics\.jsonl|checkpoint\.pt|model\.safetensors|(result|error)\.json)\.\w+"
         )
         return [path for path in self.path.glob(".*.*") if pattern.fullmatch(path.name)]
 

@@ -1,0 +1,69 @@
+"""``longtail sweep`` and ``tune``: what they list, and what they refuse."""
+
+import json
+
+import pytest
+
+from tests.lab.cli.test_train import run
+
+SMALL = ["--model", "resnet8", "--epochs", "1"]
+
+
+def test_the_sweeps_of_the_paper_are_listed(capsys):
+    printed, _, code = run(capsys, "sweep", "--list")
+    assert code == 0
+    for name in ("table2", "beta_sweep", "heatmap", "table3", "training_curves"):
+        assert name in printed
+    printed, _, _ = run(capsys, "sweep", "--list", "--json")
+    assert json.loads(printed)["heatmap"]["datasets"] == ["cifar10", "cifar20", "cifar100"]
+
+
+def test_a_dry_run_measures_and_trains_nothing(capsys, tmp_path):
+    (tmp_path / "own.json").write_text('{"model": "resnet8", "epochs": [5, 10], "imbalance": 50}')
+    words = ["sweep", tmp_path / "own.json", "--dry-run", "--runs", tmp_path / "runs"]
+    printed, _, code = run(capsys, *words, "--json")
+    assert code == 0
+    content = json.loads(printed)
+    short, long = (each["seconds"] for each in content["runs"])
+    assert 0 < short < long
+    assert long == pytest.approx(2 * short)
+    assert content["seconds"] == pytest.approx((short + long) / content["at_a_time"])
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "which sweep? table2, beta_sweep, heatmap, table3, training_curves, or a .json or .py file"),
+        (["heatmop"], "unknown sweep 'heatmop'"),
+        (["heatmap"], "heatmap needs a --dataset: cifar10, cifar20, cifar100"),
+        (["heatmap", "--dataset", "digits"], "unknown dataset 'digits'"),
+        (["table2", "--dataset", "cifar20"], "unknown dataset 'cifar20'"),
+        (["heatmap", "--dataset", "cifar10", "--model", "resnet9"], "resnet9"),
+        (["heatmap", "--dataset", "cifar10", "--seeds", "0"], "seeds"),
+        (["nowhere.json"], "nowhere.json does not exist"),
+        (["own.json", "--seeds", "3"], "seeds would do nothing: own.json says it all"),
+    ],
+)
+def test_bad_sweeps_are_one_clear_line(capsys, words, message):
+    printed, error, code = run(capsys, "sweep", *words)
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "which data? --data digits"),
+        (["--data", "digits", "--fold", "1", "--folds", "3"], "fold 1 would do nothing"),
+        (["--data", "digits", "--folds", "1"], "folds must be from 2"),
+        (["--data", "nowhere"], "nowhere"),
+        (["--data", "digits", "--trials", "3"], "trials would do nothing in the search grid"),
+        (["--data", "digits", "--losses", "hinge"], "losses must be among softmax, sigmoid, focal"),
+    ],
+)
+def test_bad_searches_are_one_clear_line(capsys, tmp_path, words, message):
+    printed, error, code = run(capsys, "tune", *words, "--runs", tmp_path / "runs")
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert message in error
+    assert not (tmp_path / "runs").exists()
