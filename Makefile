@@ -3,16 +3,19 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test test-slow lint format bench bench-tuning clean
 
 help: ## say what each target does
-	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
 
 demo: .venv/installed ## train on long-tailed digits, plain and class-balanced: a minute
 	@$(BIN)/longtail demo
 
-test: lint ## ruff, mypy, pytest with doctests: five minutes
+test: lint ## ruff, mypy, pytest with doctests: ten minutes
 	$(BIN)/pytest
+
+test-slow: .venv/installed ## what make test leaves out: compiled networks, processes that start themselves
+	$(BIN)/pytest -m slow
 
 lint: .venv/installed ## ruff and mypy alone
 	$(BIN)/ruff check
@@ -23,10 +26,14 @@ format: .venv/installed ## let ruff put the code in order
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/installed-bench ## speed and memory beside the peers, into results/bench/: fourteen minutes on an idle machine
+bench: .venv/installed-bench ## speed and memory beside the peers, into results/bench/: twenty minutes on an idle machine
 	$(BIN)/python -m benchmarks.losses --output results/bench
 	$(BIN)/python -m benchmarks.data --output results/bench
 	$(BIN)/python -m benchmarks.training --output results/bench
+	$(BIN)/python -m benchmarks.experiments --output results/bench
+
+bench-tuning: .venv/installed ## what pruning saves in tuning: half an hour
+	$(BIN)/python -m benchmarks.tuning --output results/bench
 
 clean: ## remove .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
@@ -35,9 +42,9 @@ clean: ## remove .venv and caches
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11.4 or newer is needed: make PYTHON=…" if sys.version_info < (3, 11, 4) else 0)'
 	@echo "Installing into .venv, PyTorch included: once, a minute or more …"
 	@$(PYTHON) -m venv .venv
-	@$(INSTALL) --editable '.[lab,dev]'
+	@$(INSTALL) --editable '.[cluster,dev]'
 	@touch $@
 
 .venv/installed-bench: .venv/installed
-	@$(INSTALL) --editable '.[lab,dev,bench]'
+	@$(INSTALL) --editable '.[cluster,dev,bench]'
 	@touch $@

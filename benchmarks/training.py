@@ -1,12 +1,14 @@
 """Speed, start and memory of ``train``: ``python -m benchmarks.training``.
 
 The images per second of a real run, beside a bare loop that repeats forward, backward and step on one batch, and beside
-the loop that most scripts have: an eager network in PyTorch's default layout, fed image by image with Pillow.
+the loop that most scripts have: the network as it is usually written, in PyTorch's default layout, fed image by image
+with Pillow.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
@@ -20,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.data import BATCH, PlainCifar, plain_epochs
@@ -27,6 +30,7 @@ from benchmarks.measure import circumstances, described, interleaved_times
 from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions
 from longtail.lab.data import SubsetOptions
 from longtail.lab.models import build_model
+from longtail.lab.models.cifar_resnet import Block
 from longtail.lab.recipes import cifar
 from longtail.lab.training import RunFolder, train
 
@@ -54,6 +58,7 @@ import resource, sys, torch
 import longtail.lab.training
 from torch.nn import functional as F
 from longtail.lab.models import build_model
+from longtail.lab.models.cifar_resnet import Block
 network = build_model("resnet32", 10).to(memory_format=torch.channels_last)
 optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
 images = torch.randn(128, 3, 32, 32).to(memory_format=torch.channels_last)
@@ -91,7 +96,7 @@ def main() -> None:
 
 def speed(folder: Path, quick: bool, compiled: bool) -> Result:
     """Seconds of one step of 128 images, ResNet-32."""
-    steps = 2 if quick else 10
+    steps = 2 if quick else 24
     runs = iter(range(10**6))
     times: dict[str, list[float]] = {}
 
@@ -106,13 +111,13 @@ def speed(folder: Path, quick: bool, compiled: bool) -> Result:
     calls: dict[str, Callable[[], None]] = {
         "a bare loop": bare_loop(steps, torch.channels_last),
         "a bare loop, default layout": bare_loop(steps, torch.contiguous_format),
-        "Pillow, an eager loop, default layout": pillow_loop(plain),
+        "the usual script: Pillow, default layout": pillow_loop(plain),
     }
     if compiled:
         calls["a bare loop, compiled"] = bare_loop(steps, torch.channels_last, compiled=True)
     for call in calls.values():
         call()
-    measured = interleaved_times({"train": real} | calls, lambda: None, 0, 1 if quick else 6)
+    measured = interleaved_times({"train": real} | calls, lambda: None, 0, 1 if quick else 5)
     for name in calls:
         times[name] = [seconds / steps for seconds in measured[name]]
     rows = {
@@ -149,8 +154,21 @@ def bare_loop(steps: int, layout: torch.memory_format, compiled: bool = False) -
     return call
 
 
+def usual_block(block: Block, maps: Tensor) -> Tensor:
+    """As scripts write it: a new tensor for every result."""
+    shortcut = maps
+    if block.new_channels:
+        half = block.new_channels // 2
+        shortcut = F.pad(maps[:, :, ::2, ::2], (0, 0, 0, 0, half, block.new_channels - half))
+    inner = F.relu(block.bn1(block.conv1(maps)))
+    return F.relu(block.bn2(block.conv2(inner)) + shortcut)
+
+
 def pillow_loop(dataset: PlainCifar) -> Callable[[], None]:
     network = build_model("resnet32", 10)
+    for module in network.modules():
+        if isinstance(module, Block):
+            module.forward = functools.partial(usual_block, module)  # type: ignore[method-assign]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
     epoch = plain_epochs(dataset, 0)
 

@@ -184,20 +184,27 @@ def test_own_images_are_trained_on(capsys, tmp_path):
     assert printed.count("\n") == 1 + 12 * 2
 
 
-@pytest.mark.parametrize("processes", [2])
-def test_two_processes_give_the_losses_of_one(tmp_path, processes):
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "flags"),
+    [
+        pytest.param(TORCHRUN, [], id="torchrun"),
+        pytest.param([], ["--devices", "2"], id="devices", marks=pytest.mark.slow),
+        pytest.param(TORCHRUN, ["--micro-batch-size", "13"], id="pieces", marks=pytest.mark.slow),
+    ],
+)
+def test_two_processes_give_the_losses_of_one(tmp_path, launcher, flags):
     """Real processes, gloo between them; batches of 51 images make uneven parts."""
     command = ["-m", "longtail.lab", "train", *SMALL, "--batch-size", "51", "--epochs", "3", "--sync-batch-norm"]
     command += ["--checkpoint-minutes", "0"]  # in the middle of epochs, which must not change their loss
     command += ["--learning-rate", "0.01"]  # at a high one, training blows up the rounding errors
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     lines, printed = {}, {}
-    for name, launcher in (
-        ("one", []),
-        ("two", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]),
-    ):
+    for name, start, more in (("one", [], []), ("two", launcher, flags)):
         finished = subprocess.run(
-            [sys.executable, *launcher, *command, "--runs", str(tmp_path / name)],
+            [sys.executable, *start, *command, *more, "--runs", str(tmp_path / name)],
             capture_output=True,
             text=True,
             check=False,
@@ -207,6 +214,9 @@ def test_two_processes_give_the_losses_of_one(tmp_path, processes):
         (path,) = (tmp_path / name).iterdir()
         lines[name], printed[name] = RunFolder(path).metrics(), finished.stdout
     assert printed["two"].count("the run is in") == 1
+    if "--micro-batch-size" in flags:  # batch norms see the pieces
+        assert lines["two"][-1]["train_loss"] == pytest.approx(lines["one"][-1]["train_loss"], rel=0.2)
+        return
     for one, two in zip(lines["one"], lines["two"], strict=True):
         assert two["train_loss"] == pytest.approx(one["train_loss"], rel=1e-4)
     assert lines["two"][0]["nll"] == pytest.approx(lines["one"][0]["nll"], rel=1e-4)

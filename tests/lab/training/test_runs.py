@@ -254,7 +254,13 @@ def test_training_with_micro_batches_adds_up_to_the_same(tmp_path, reference):
 
 
 @pytest.mark.parametrize(
-    "change", [{"precision": "bf16-mixed"}, {"model": "resnet14"}, {"loss": LossConfig(loss="focal", gamma=1.0)}]
+    "change",
+    [
+        {"precision": "bf16-mixed"},
+        {"model": "resnet14"},
+        {"loss": LossConfig(loss="focal", gamma=1.0)},
+        pytest.param({"compile": True}, marks=pytest.mark.slow),
+    ],
 )
 def test_other_precisions_models_and_losses_train(tmp_path, change):
     config = replace(small_config(epochs=2), **change)

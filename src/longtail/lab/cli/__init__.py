@@ -11,12 +11,22 @@ import longtail
 
 __all__ = ["main"]
 
-DESCRIPTION = """Train classifiers on long-tailed data with the class-balanced loss.
+HELP = """usage: longtail COMMAND [options]
 
-First: longtail demo
+Train classifiers on long-tailed data with the class-balanced loss.
 
+Start here:
+  longtail demo                                  see it work: about a minute, nothing to download
+  longtail weights --counts 5000,500,50          weights for a training loop of your own
+  longtail tune --data photos/ --model resnet18  the best loss for your images, folder by class
+
+Commands:
+{commands}
+
+longtail COMMAND --help says more, with an example. longtail --version tells the version.
+longtail completion bash|zsh|tcsh prints a script for the shell; --debug, anywhere, shows the traceback of an error.
 Exit codes: 0 done, 1 something that was run failed, 2 bad input, 130 interrupted.
---version tells the version; --debug, anywhere, shows the traceback of an error."""
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -32,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if given == ["--version"]:
             sys.stdout.write(f"longtail {longtail.__version__}\n")
         else:
-            _run(given or ["--help"])
+            _run(given)
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
@@ -51,13 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> None:
     try:
-        from tyro.conf import DisallowNone, SuppressFixed
+        from longtail.lab.cli.app import COMMANDS, make_app, run
 
-        from longtail.lab.cli.app import make_app
-
-        make_app(arguments).cli(
-            prog="longtail", description=DESCRIPTION, args=arguments, config=(DisallowNone, SuppressFixed)
-        )
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            lines = [f"  {name:<10}{command.about}" for name, command in COMMANDS.items()]
+            sys.stdout.write(HELP.format(commands="\n".join(lines)))
+        elif arguments[0] == "completion":
+            make_app().cli(prog="longtail", args=["--tyro-print-completion", *(arguments[1:] or ["bash"])])
+        else:
+            run(arguments)
     except ModuleNotFoundError as missing:
         package = (missing.name or "").split(".")[0]
         if package == "longtail":

@@ -1,30 +1,71 @@
-"""All commands."""
+"""All commands, each imported only when it is called: who asks for weights does not wait for what trains."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import tyro
+from tyro.conf import DisallowNone, SuppressFixed
 from tyro.extras import SubcommandApp
 
-from longtail.lab.cli import data
-from longtail.lab.cli.demo import demo_command
-from longtail.lab.cli.results import results_command
-from longtail.lab.cli.sweep import sweep_command
-from longtail.lab.cli.train import evaluate_command, predict_command, train_command
-from longtail.lab.cli.tune import tune_command
+from longtail._checks import check_choice
 
-__all__ = ["make_app"]
+__all__ = ["COMMANDS", "make_app", "run"]
+
+CONFIG = (DisallowNone, SuppressFixed)
 
 
-def make_app(arguments: Sequence[str]) -> SubcommandApp:
-    """The commands; the defaults of some follow from the arguments."""
+class Command(NamedTuple):
+    """Where a command is, and what it is for."""
+
+    module: str
+    name: str
+    about: str
+    follows: bool = False
+    """Whether its defaults follow from the arguments."""
+
+
+COMMANDS: Mapping[str, Command] = {
+    "demo": Command("demo", "demo_command", "train on long-tailed digits, plain and class-balanced: about a minute"),
+    "weights": Command("weights", "weights_command", "effective numbers and class weights of your counts or labels"),
+    "data": Command("data", "app", "data sets: list, show, check, fetch"),
+    "train": Command("train", "train_command", "train, or go on with a training that was interrupted", follows=True),
+    "evaluate": Command("train", "evaluate_command", "test a finished run: its classes, worst first"),
+    "predict": Command("train", "predict_command", "name the classes of images"),
+    "tune": Command(
+        "tune", "tune_command", "find the best loss, β and γ for your data, and train with it", follows=True
+    ),
+    "sweep": Command("sweep", "sweep_command", "many runs: the paper's tables and figures, or your own"),
+    "results": Command("results", "results_command", "what runs say together: mean, spread, difference from plain"),
+}
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the command that the first argument names."""
+    name, rest = arguments[0], list(arguments[1:])
+    check_choice("command", name, tuple(COMMANDS))
+    called = _load(name, rest)
+    if isinstance(called, SubcommandApp):
+        called.cli(prog=f"longtail {name}", description=COMMANDS[name].about, args=rest, config=CONFIG)
+    else:
+        tyro.cli(called, prog=f"longtail {name}", args=rest, config=CONFIG)
+
+
+def make_app() -> SubcommandApp:
+    """All commands at once, for the shell's completion."""
     app = SubcommandApp()
-    app.command(name="demo")(demo_command)
-    app.command(data.app, name="data", help="Which data sets there are, what is in them, and how to get them.")
-    app.command(name="train")(train_command(arguments if arguments[:1] == ["train"] else ()))
-    app.command(name="evaluate")(evaluate_command)
-    app.command(name="predict")(predict_command)
-    app.command(name="sweep")(sweep_command)
-    app.command(name="tune")(tune_command(arguments if arguments[:1] == ["tune"] else ()))
-    app.command(name="results")(results_command)
+    for name, command in COMMANDS.items():
+        called = _load(name, None)
+        if isinstance(called, SubcommandApp):
+            app.command(called, name=name, help=command.about)
+        else:
+            app.command(name=name)(called)
     return app
+
+
+def _load(name: str, arguments: Sequence[str] | None) -> Callable[..., Any] | SubcommandApp:
+    command = COMMANDS[name]
+    found = getattr(importlib.import_module(f"longtail.lab.cli.{command.module}"), command.name)
+    return found(arguments) if command.follows else found  # type: ignore[no-any-return]

@@ -30,7 +30,7 @@ __all__ = ["evaluate_command", "predict_command", "starting_point", "train_comma
 Run = Positional[Annotated[Path, arg(metavar="RUN", help="A run folder.")]]
 
 
-def train_command(arguments: Sequence[str]) -> Callable[..., None]:
+def train_command(arguments: Sequence[str] | None) -> Callable[..., None]:
     """The command with the defaults of the recipe, or of the configuration file, that ``arguments`` name."""
     start = starting_point(arguments)
 
@@ -78,13 +78,13 @@ def train_command(arguments: Sequence[str]) -> Callable[..., None]:
     return run
 
 
-def starting_point(arguments: Sequence[str], loss: LossConfig | None = None) -> RunConfig:
+def starting_point(arguments: Sequence[str] | None, loss: LossConfig | None = None) -> RunConfig:
     """What the other flags are differences from; with another loss than they name, if one is given."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("data", "loss", "weighting", "recipe", "config", "epochs"):
         parser.add_argument(f"--{name}")
     try:
-        given, _ = parser.parse_known_args(list(arguments))
+        given, _ = parser.parse_known_args(list(arguments or ()))
     except argparse.ArgumentError:  # a flag without its value, which the parser of all flags will say
         return RunConfig()
     if given.config and given.recipe:
@@ -94,7 +94,7 @@ def starting_point(arguments: Sequence[str], loss: LossConfig | None = None) -> 
         base = _read_config(Path(given.config))
         base = replace(base, optimizer=scaled(base.optimizer, epochs or None))
         return replace(base, loss=_loss(given, base.loss)) if given.loss or given.weighting else base
-    if arguments and not given.data and not {"-h", "--help"} & set(arguments):
+    if arguments is not None and not given.data and not {"-h", "--help"} & set(arguments):
         raise ValueError("which data? --data digits, a name of longtail data list, or a folder of images")
     data = DataConfig(data=given.data or "digits")
     recipe = given.recipe or default_recipe(data.data)

@@ -19,7 +19,7 @@ from longtail.lab.recipes import train_command
 __all__ = ["tune_command"]
 
 
-def tune_command(arguments: Sequence[str]) -> Callable[..., None]:
+def tune_command(arguments: Sequence[str] | None) -> Callable[..., None]:
     """The command with the defaults of the recipe that ``arguments`` name."""
     start = _setting(starting_point(arguments))
 

@@ -84,6 +84,9 @@ RELEASES = {
     "cifar100": Release(_of_100("fine", 1), (50_000, 10_000)),
 }
 
+SIZES = {"cifar10": (10, 5_000), "cifar20": (20, 2_500), "cifar100": (100, 500)}
+"""Classes of the official releases, and training images of each class."""
+
 # The checksums are those of https://www.cs.toronto.edu/~kriz/cifar.html.
 ARCHIVES = {
     "cifar-10-batches-bin": Archive(

@@ -14,8 +14,9 @@ from longtail.lab.experiments.paper import (
 )
 from longtail.lab.experiments.published import Published, published, published_entries
 from longtail.lab.experiments.results import load_results
+from longtail.lab.experiments.search import Candidate, SearchOptions
 from longtail.lab.experiments.sweep import SweepResult, estimate, run_sweep
-from longtail.lab.experiments.tune import Candidate, SearchOptions, TuneResult, tune
+from longtail.lab.experiments.tune import TuneResult, tune
 
 __all__ = [
     "SWEEPS",

@@ -29,6 +29,9 @@ COMPARED = ("error", "balanced_accuracy", "many", "medium", "few")
 METRICS = (*COMPARED[:1], "error_top5", *COMPARED[1:], "nll", "calibration_error", "train_loss")
 """Those that there are columns of even if no run is complete; other ones that runs have follow."""
 
+LISTS = ("recall", "calibration")
+"""Metrics that are lists: for each class, and for each bin of the confidence."""
+
 DTYPES = {int: "Int64", float: "float64", bool: "boolean", tuple: "object"}
 """Of columns, by the type of the field: all of them can miss values. Other fields are text."""
 
@@ -81,10 +84,10 @@ def load_results(runs: Path | str) -> pd.DataFrame:
         [['softmax_0.999', 'resnet8', 'unfinished', '0 of 200 epochs']]
     """
     rows = [_row(folder) for folder in _run_folders(Path(runs))]
-    metrics = dict.fromkeys((*METRICS, *(name for row in rows for name in row["metrics"] if name != "recall")))
+    metrics = dict.fromkeys((*METRICS, *(name for row in rows for name in row["metrics"] if name not in LISTS)))
     versions = dict.fromkeys(name for row in rows for name in row["versions"])
     dtypes = {"run_id": "str", "status": "str", "problem": "object", "label": "str", **CONFIGURATION}
-    dtypes |= dict.fromkeys((*metrics, "best_error", "seconds"), "float64") | {"recall": "object"}
+    dtypes |= dict.fromkeys((*metrics, "best_error", "seconds"), "float64") | dict.fromkeys(LISTS, "object")
     dtypes |= dict.fromkeys(versions, "str") | {"published": "float64"}
     values = [row | row["metrics"] | row["versions"] for row in rows]
     return pd.DataFrame({name: _column([row.get(name) for row in values], dtype) for name, dtype in dtypes.items()})
@@ -156,17 +159,21 @@ def _outcome(result: Any, run_id: str) -> dict[str, Any]:
         raise ConfigError(f"result.json is of {result['run_id']}, but config.json of {run_id}")
     # Of the last epoch alone are its seconds, and its learning rate, which has the name of a flag.
     final = {name: value for name, value in result["final"].items() if name not in (*CONFIGURATION, *OTHER, "epoch")}
-    recall = final.pop("recall", None)
+    lists = {name: _numbers(final.pop(name)) for name in LISTS if name in final}
     return {
-        "metrics": {
-            "error": _number(final.pop("error")),
-            **{name: None if value is None else _number(value) for name, value in final.items()},
-            "recall": None if recall is None else [None if value is None else _number(value) for value in recall],
-        },
+        "metrics": {"error": _number(final.pop("error")), **{name: _numbers(value) for name, value in final.items()}}
+        | lists,
         "best_error": _number(result["best_error"]),
         "seconds": _number(result["seconds"]),
         "versions": {f"version_{name}": str(value) for name, value in result["versions"].items()},
     }
+
+
+def _numbers(value: Any) -> Any:
+    """A number, or lists of numbers; each may be missing."""
+    if isinstance(value, list):
+        return [_numbers(part) for part in value]
+    return None if value is None else _number(value)
 
 
 def _number(value: Any) -> float:
@@ -352,7 +359,7 @@ def write_results(frame: pd.DataFrame, path: Path | str) -> None:
     if ending == ".json":
         text = json.dumps(to_records(frame), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     else:
-        lists = [name for name in frame.columns if name in ("recall", "milestones")]
+        lists = [name for name in frame.columns if name in (*LISTS, "milestones")]
         texts = {name: [_list_text(value) for value in frame[name]] for name in lists}
         text = frame.assign(**texts).to_csv(index=False, lineterminator="\n")
     write_atomically(path, text)

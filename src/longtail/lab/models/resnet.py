@@ -66,7 +66,7 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits of shape (N, C) of images of shape (N, channels, height, width)."""
-        maps = F.max_pool2d(F.relu(self.bn1(self.conv1(images))), 3, 2, padding=1)
+        maps = F.max_pool2d(F.relu(self.bn1(self.conv1(images)), inplace=True), 3, 2, padding=1)
         maps = self.layer4(self.layer3(self.layer2(self.layer1(maps))))
         logits: Tensor = self.fc(maps.mean(dim=(2, 3)))
         return logits
@@ -92,8 +92,9 @@ class BasicBlock(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Maps of the same size, or of half the size and with more channels."""
-        inner = F.relu(self.bn1(self.conv1(maps)))
-        return F.relu(self.bn2(self.conv2(inner)) + (maps if self.downsample is None else self.downsample(maps)))
+        inner = F.relu(self.bn1(self.conv1(maps)), inplace=True)
+        shortcut = maps if self.downsample is None else self.downsample(maps)
+        return F.relu(self.bn2(self.conv2(inner)).add_(shortcut), inplace=True)
 
 
 class Bottleneck(nn.Module):
@@ -118,9 +119,10 @@ class Bottleneck(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Maps of the same size, or of half the size and with more channels."""
-        inner = F.relu(self.bn1(self.conv1(maps)))
-        inner = F.relu(self.bn2(self.conv2(inner)))
-        return F.relu(self.bn3(self.conv3(inner)) + (maps if self.downsample is None else self.downsample(maps)))
+        inner = F.relu(self.bn1(self.conv1(maps)), inplace=True)
+        inner = F.relu(self.bn2(self.conv2(inner)), inplace=True)
+        shortcut = maps if self.downsample is None else self.downsample(maps)
+        return F.relu(self.bn3(self.conv3(inner)).add_(shortcut), inplace=True)
 
 
 def _shortcut(width: int, wider: int, stride: int) -> nn.Module | None:

@@ -85,6 +85,8 @@ class ClassifierMetrics:
     def compute(self, total: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
         """Errors in percent, recalls and accuracies from 0 to 1; what has no images is null.
 
+        ``calibration`` has a row for each of 15 bins of the confidence: images, mean confidence, accuracy.
+
         Args:
             total: the sum over all processes.
         """
@@ -106,5 +108,9 @@ class ClassifierMetrics:
             **{name: mean_recall(groups == place) for place, name in enumerate(GROUPS)},
             "nll": self.log_loss.item() / images,
             "calibration_error": ((sure - right).abs().sum() / weight.sum()).item(),
+            "calibration": [
+                [int(count), *((confidence / count, correct / count) if count else (None, None))]
+                for count, confidence, correct in self.bins.T.tolist()
+            ],
             "recall": [float(value) if there else None for value, there in zip(recall, tested, strict=True)],
         }

@@ -1,0 +1,180 @@
+"""``longtail weights``: class weights from counts, labels or a data set."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+from tyro.conf import OmitArgPrefixes, arg
+
+from longtail._checks import check_choice
+from longtail.counts import IntArray, imbalance_factor, long_tailed_counts
+from longtail.lab.cli.output import AsJson, DataDir, console, print_json
+from longtail.lab.config import ConfigError
+from longtail.lab.data import DataError, OwnImages, SubsetOptions, open_dataset
+from longtail.lab.data.cifar import SIZES
+from longtail.weights import NORMALIZATIONS, SCHEMES, class_weights, effective_number
+
+__all__ = ["weights_command"]
+
+
+class Classes(NamedTuple):
+    """Names of classes, and their training images."""
+
+    names: list[str]
+    counts: IntArray
+
+
+def weights_command(
+    counts: Annotated[
+        str | None,
+        arg(metavar="N,N,…|FILE", help="Images of each class, or a CSV file with a class and its count a row."),
+    ] = None,
+    labels: Annotated[
+        Path | None, arg(metavar="FILE", help="A file with one label a line; - reads standard input.")
+    ] = None,
+    data: Annotated[
+        str | None, arg(metavar="DATA", help="A name of longtail data list, or a folder or list of your own images.")
+    ] = None,
+    subset: Annotated[SubsetOptions, OmitArgPrefixes] = SubsetOptions(),
+    own: Annotated[OwnImages, OmitArgPrefixes] = OwnImages(),
+    data_dir: DataDir = None,
+    scheme: Annotated[str, arg(help="effective (class-balanced), inverse, inverse_sqrt or uniform.")] = "effective",
+    beta: Annotated[float, arg(help="β of the effective number: 0 weights all classes alike, 1 by frequency.")] = 0.999,
+    normalize: Annotated[str, arg(help="Whether weights are 1 on average over classes or over samples.")] = "classes",
+    compare: Annotated[bool, arg(help="Show the weights of all schemes side by side.")] = False,
+    as_csv: Annotated[bool, arg(name="csv", help="Print CSV.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the effective number and the weight of each class.
+
+    Without --counts, --labels or --data, labels are read from standard input, one a line.
+
+    Example: longtail weights --counts 5000,2997,1796 --beta 0.999
+    """
+    check_choice("scheme", scheme, SCHEMES)
+    check_choice("normalize", normalize, NORMALIZATIONS)
+    if compare and scheme != "effective":
+        raise ConfigError(f"scheme {scheme} would do nothing: --compare shows all of them")
+    if as_csv and as_json:
+        raise ConfigError("--csv and --json cannot both be printed")
+    given = [name for name, value in (("counts", counts), ("labels", labels), ("data", data)) if value is not None]
+    if len(given) > 1:
+        raise ConfigError(f"--{given[0]} and --{given[1]} both say what the classes are: give one")
+    if data is None and (subset != SubsetOptions() or own != OwnImages()):
+        raise ConfigError("options of a data set would do nothing without --data")
+    classes = _classes(counts, labels, data, subset, own, data_dir)
+    schemes = {name: name for name in SCHEMES} if compare else {"weight": scheme}
+    rows = _rows(classes, schemes, beta, normalize)
+    if as_json:
+        print_json({"scheme": None if compare else scheme, "beta": beta, "normalize": normalize, "classes": rows})
+    elif as_csv:
+        table = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    else:
+        _show(rows, classes)
+
+
+def _classes(
+    counts: str | None,
+    labels: Path | None,
+    data: str | None,
+    subset: SubsetOptions,
+    own: OwnImages,
+    folder: Path | None,
+) -> Classes:
+    if data is not None:
+        return _of_data(data, subset, own, folder)
+    if counts is None:
+        return _of_labels(labels)
+    if "," in counts or counts.strip().isdecimal():
+        found = _numbers(counts.split(","), "--counts")
+        return Classes([str(label) for label in range(len(found))], found)
+    return _of_table(Path(counts))
+
+
+def _of_data(data: str, subset: SubsetOptions, own: OwnImages, folder: Path | None) -> Classes:
+    try:
+        dataset, _ = subset.choose(open_dataset(data, folder, own=own))
+        return Classes(list(dataset.classes), dataset.counts)
+    except DataError:
+        if data not in SIZES:
+            raise
+    # What the official release has: nothing needs to be downloaded to know its counts.
+    num_classes, most = SIZES[data]
+    most = most if subset.max_count is None else subset.max_count
+    found = long_tailed_counts(most, num_classes, subset.imbalance or 1, subset.profile)
+    return Classes([str(label) for label in range(num_classes)], found)
+
+
+def _of_labels(path: Path | None) -> Classes:
+    if path is None and sys.stdin.isatty():
+        raise ConfigError(
+            "which classes? --counts 5000,2997,1796, --labels FILE, --data NAME, or labels on standard input"
+        )
+    if path is None or str(path) == "-":
+        lines = sys.stdin.read().splitlines()
+    else:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    found = Counter(line.strip() for line in lines if line.strip())
+    if not found:
+        raise ConfigError(f"{path or 'standard input'} holds no labels")
+    names = sorted(found, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name))
+    return Classes(names, np.array([found[name] for name in names], dtype=np.int64))
+
+
+def _of_table(path: Path) -> Classes:
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.reader(file) if row]
+    if rows and not rows[0][-1].strip().isdecimal():
+        del rows[0]  # names of the columns
+    if not rows:
+        raise ConfigError(f"{path} holds no counts")
+    found = _numbers([row[-1] for row in rows], str(path))
+    return Classes([row[0] if len(row) > 1 else str(number) for number, row in enumerate(rows)], found)
+
+
+def _numbers(texts: list[str], source: str) -> IntArray:
+    for text in texts:
+        if not text.strip().isdecimal():
+            raise ConfigError(f"{source}: a count must be a whole number, got {text.strip()!r}")
+    return np.array([int(text) for text in texts], dtype=np.int64)
+
+
+def _rows(classes: Classes, schemes: dict[str, str], beta: float, normalize: str) -> list[dict[str, Any]]:
+    """A row for each class, with a column for each scheme."""
+    effective = effective_number(classes.counts, beta)
+    weights = {
+        title: class_weights(classes.counts, scheme=scheme, beta=beta, normalize=normalize)
+        for title, scheme in schemes.items()
+    }
+    return [
+        {
+            "class": name,
+            "images": int(classes.counts[label]),
+            "effective_number": float(effective[label]),
+            **{title: float(values[label]) for title, values in weights.items()},
+        }
+        for label, name in enumerate(classes.names)
+    ]
+
+
+def _show(rows: list[dict[str, Any]], classes: Classes) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), justify="left" if name == "class" else "right")
+    for row in rows:
+        cells = [f"{value:,}" if isinstance(value, int) else f"{value:.4g}" for value in list(row.values())[1:]]
+        cells[1] = f"{row['effective_number']:,.1f}"
+        table.add_row(Text(row["class"]), *cells)
+    out = console()
+    out.print(table)
+    total, imbalance = int(classes.counts.sum()), imbalance_factor(classes.counts)
+    out.print(f"\n{len(rows)} classes, {total:,} images, imbalance {imbalance:.4g}")

@@ -1,0 +1,212 @@
+"""The journal of a search: Optuna's study, which survives its processes and is shared by them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from longtail.lab.config import LossConfig
+from longtail.lab.experiments.search import Candidate, SearchOptions
+
+if TYPE_CHECKING:
+    import optuna
+
+__all__ = ["Journal"]
+
+# Of a candidate, and what Optuna calls it.
+STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
+
+
+class Journal:
+    """Which losses were tried, are being tried, and are next.
+
+    Args:
+        folder: where it is.
+        search: what to try.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder, Journal(Path(folder), SearchOptions(losses=("sigmoid",))) as journal:
+        ...     journal.loss(journal.next()).loss
+        'sigmoid'
+    """
+
+    def __init__(self, folder: Path, search: SearchOptions) -> None:
+        self.folder, self.search = folder, search
+        self.space = {loss.label: loss for loss in search.space()}
+
+    def __enter__(self) -> Self:
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.life = contextlib.ExitStack()
+        self.process = f"process-{os.getpid()}-{time.time_ns()}.lock"
+        alone = not list(self._living())
+        self.life.enter_context(_held(self.folder / self.process))
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            storage = JournalStorage(JournalFileBackend(str(self.folder / "journal.log")))
+            pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+            if self.search.prune:
+                pruner = optuna.pruners.WilcoxonPruner(p_threshold=self.search.prune_threshold, n_startup_steps=2)
+            self.study = optuna.create_study(
+                storage=storage, study_name="tune", direction="maximize", pruner=pruner, load_if_exists=True
+            )
+            # Alike in every search, but not in several processes at once, which would all try the same.
+            seed = len(self.study.trials) if alone else os.getpid()
+            if self.search.search == "grid":
+                sampler = optuna.samplers.GridSampler({"loss": list(self.space)}, seed=0)
+                # At the end of the grid it would stop a loop of Optuna's own, and complain that there is none.
+                sampler.after_trial = lambda *_: None  # type: ignore[method-assign]
+                self.study.sampler = sampler
+            else:
+                self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.life.close()
+
+    def next(self) -> optuna.Trial | None:
+        """The next loss to try, if there is one left."""
+        self._give_up_dead_trials()
+        trials = self.study.get_trials(deepcopy=False)
+        tried = [trial for trial in trials if trial.state.name != "FAIL" or "error" in trial.user_attrs]
+        if self.search.search == "tpe":
+            return self._begun() if len(tried) < (self.search.trials or 25) else None
+        labels = {trial.params.get("loss") for trial in tried}
+        missing = [label for label in self.space if label not in labels]
+        if not missing:
+            return None
+        trial = self._begun()
+        if trial.suggest_categorical("loss", list(self.space)) not in missing:
+            # The sampler believes what a process that died had begun to be done.
+            self.study.tell(trial, state=_state("FAIL"))
+            self.study.enqueue_trial({"loss": missing[0]})
+            trial = self._begun()
+            trial.suggest_categorical("loss", list(self.space))
+        return trial
+
+    def _begun(self) -> optuna.Trial:
+        trial = self.study.ask()
+        trial.set_user_attr("process", self.process)
+        return trial
+
+    def loss(self, trial: optuna.Trial) -> LossConfig:
+        """The loss of a trial."""
+        if self.search.search == "grid":
+            return self.space[trial.suggest_categorical("loss", list(self.space))]
+        kind = trial.suggest_categorical("loss", self.search.losses)
+        prototypes = trial.suggest_float("prototypes", 1.0, 1e5, log=True)
+        gamma = trial.suggest_float("gamma", 0.0, 3.0) if kind == "focal" else None
+        return LossConfig(loss=kind, beta=1 - 1 / prototypes, gamma=gamma)
+
+    def is_hopeless(self, trial: optuna.Trial, scores: list[float]) -> bool:
+        """Whether to give it up, after one more fold."""
+        trial.report(scores[-1], step=len(scores) - 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SciPy's about few pairs, and Optuna's about its experiments
+            return trial.should_prune()
+
+    def tell(self, trial: optuna.Trial, candidate: Candidate) -> None:
+        """It is over."""
+        trial.set_user_attr("scores", candidate.scores)
+        if candidate.error:
+            trial.set_user_attr("error", candidate.error)
+        complete = candidate.state == "complete"
+        self.study.tell(trial, candidate.mean if complete else None, state=_state(STATES[candidate.state]))
+
+    def candidates(self) -> list[Candidate]:
+        """All that were tried, best first."""
+        found: dict[str, Candidate] = {}
+        names = {state: name for name, state in STATES.items()}
+        for trial in self.study.get_trials(deepcopy=False):
+            if trial.state.name not in names or "scores" not in trial.user_attrs:
+                continue
+            loss = self.loss(_Fixed(trial.params))  # type: ignore[arg-type]
+            candidate = Candidate(
+                loss,
+                scores=list(trial.user_attrs["scores"]),
+                state=names[trial.state.name],
+                error=trial.user_attrs.get("error", ""),
+            )
+            found.setdefault(loss.label if self.search.search == "grid" else str(trial.number), candidate)
+        states, places = list(STATES), list(self.space)
+        return sorted(
+            found.values(),
+            key=lambda each: (
+                states.index(each.state),
+                -each.mean if each.scores else 0.0,
+                places.index(each.loss.label) if each.loss.label in places else 0,
+            ),
+        )
+
+    def is_busy(self) -> bool:
+        """Whether a process that is alive is at a trial."""
+        self._give_up_dead_trials()
+        return bool(self.study.get_trials(deepcopy=False, states=(_state("RUNNING"),)))
+
+    def _give_up_dead_trials(self) -> None:
+        """What a process that is gone had begun is begun anew; its folds are still there."""
+        living = set(self._living())
+        for trial in self.study.get_trials(deepcopy=False, states=(_state("RUNNING"),)):
+            process = trial.user_attrs.get("process")
+            if process != self.process and process not in living:
+                with contextlib.suppress(Exception):  # another process was faster
+                    self.study.tell(trial.number, state=_state("FAIL"))
+
+    def _living(self) -> Iterator[str]:
+        """Processes that are at this search, by the locks that they hold."""
+        for path in self.folder.glob("process-*.lock"):
+            if path.name == getattr(self, "process", None):
+                continue
+            with path.open("a") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    yield path.name
+                else:
+                    path.unlink(missing_ok=True)
+
+
+class _Fixed:
+    """The values of a trial that is over, asked for as they were."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+
+    def suggest_categorical(self, name: str, choices: object) -> Any:
+        return self.values[name]
+
+    def suggest_float(self, name: str, *limits: float, log: bool = False) -> float:
+        return float(self.values[name])
+
+
+def _state(name: str) -> optuna.trial.TrialState:
+    import optuna
+
+    return optuna.trial.TrialState[name]
+
+
+@contextlib.contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """A lock that ends with this process, however it ends."""
+    while True:
+        file = path.open("a")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if path.exists():
+            break
+        file.close()  # another process has just tidied it away
+    with file:
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,97 @@
+"""``longtail weights``."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from longtail import class_weights, effective_number, long_tailed_counts
+from tests.lab.cli.test_train import run
+
+COUNTS = [5000, 2997, 1796]
+
+
+def classes(capsys, *words):
+    printed, error, code = run(capsys, "weights", *words, "--json")
+    assert code == 0, error
+    return json.loads(printed)["classes"]
+
+
+def test_weights_of_counts_are_those_of_the_library(capsys):
+    rows = classes(capsys, "--counts", "5000,2997,1796", "--beta", "0.99")
+    assert [row["images"] for row in rows] == COUNTS
+    assert [row["effective_number"] for row in rows] == effective_number(COUNTS, 0.99).tolist()
+    assert [row["weight"] for row in rows] == class_weights(COUNTS, beta=0.99).tolist()
+
+
+@pytest.mark.parametrize("scheme", ["effective", "inverse", "inverse_sqrt", "uniform"])
+@pytest.mark.parametrize("normalize", ["classes", "samples"])
+def test_schemes_side_by_side_are_the_same_as_one_by_one(capsys, scheme, normalize):
+    both = ["--counts", "5000,2997,1796", "--normalize", normalize]
+    alone = [row["weight"] for row in classes(capsys, *both, "--scheme", scheme)]
+    assert alone == [row[scheme] for row in classes(capsys, *both, "--compare")]
+    assert alone == class_weights(COUNTS, scheme=scheme, normalize=normalize).tolist()
+
+
+def test_the_counts_of_cifar_are_known_without_its_files(capsys, tmp_path):
+    words = ["--data", "cifar100", "--imbalance", "100", "--data-dir", tmp_path]
+    rows = classes(capsys, *words)
+    assert [row["images"] for row in rows] == long_tailed_counts(500, 100, 100).tolist()
+    assert [row["class"] for row in classes(capsys, "--data", "digits", "--imbalance", "10")] == list("0123456789")
+
+
+def test_labels_come_from_a_file_or_standard_input(capsys, tmp_path, monkeypatch):
+    text = "owl\ncat\n\nowl\n10\n9\n"
+    (tmp_path / "labels.txt").write_text(text)
+    expected = [("9", 1), ("10", 1), ("cat", 1), ("owl", 2)]
+    assert [(row["class"], row["images"]) for row in classes(capsys, "--labels", tmp_path / "labels.txt")] == expected
+    for words in ([], ["--labels", "-"]):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        assert [(row["class"], row["images"]) for row in classes(capsys, *words)] == expected
+
+
+@pytest.mark.parametrize("header", ["", "class,images\n"])
+def test_counts_come_from_a_table(capsys, tmp_path, header):
+    (tmp_path / "counts.csv").write_text(header + '"owl, snowy",20\ncat,5\n')
+    rows = classes(capsys, "--counts", tmp_path / "counts.csv")
+    assert [(row["class"], row["images"]) for row in rows] == [("owl, snowy", 20), ("cat", 5)]
+
+
+def test_csv_and_the_table_say_the_same(capsys):
+    printed, _, code = run(capsys, "weights", "--counts", "100,10", "--compare", "--csv")
+    assert code == 0
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    assert np.isclose([float(row["inverse"]) for row in rows], class_weights([100, 10], scheme="inverse")).all()
+    printed, _, _ = run(capsys, "weights", "--counts", "100,10")
+    assert "2 classes, 110 images, imbalance 10" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--counts", "5,x"], "--counts: a count must be a whole number, got 'x'"),
+        (["--counts", "5,-1"], "a count must be a whole number, got '-1'"),
+        (["--counts", "5,0"], "0"),
+        (["--counts", "nowhere.csv"], "nowhere.csv: No such file"),
+        (["--labels", "nowhere.txt"], "nowhere.txt: No such file"),
+        (["--counts", "5,1", "--data", "digits"], "--counts and --data both say what the classes are"),
+        (["--counts", "5,1", "--imbalance", "10"], "options of a data set would do nothing without --data"),
+        (["--counts", "5,1", "--beta", "1.5"], "beta"),
+        (["--counts", "5,1", "--scheme", "inverce"], "inverse"),
+        (["--counts", "5,1", "--scheme", "inverse", "--compare"], "scheme inverse would do nothing"),
+        (["--counts", "5,1", "--csv", "--json"], "--csv and --json"),
+        (["--data", "cifar11"], "cifar10"),
+    ],
+)
+def test_bad_input_is_one_clear_line(capsys, words, message):
+    printed, error, code = run(capsys, "weights", *words)
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert message in error
+
+
+def test_no_labels_at_all_are_refused(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(" \n"))
+    _, error, code = run(capsys, "weights")
+    assert (code, error) == (2, "error: standard input holds no labels\n")
