@@ -1,0 +1,460 @@
+"""What the page tells of runs, as plain values: the templates only lay them out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longtail.lab.config import ConfigError
+from longtail.lab.data import GROUPS
+from longtail.lab.experiments.results import SETTING, deltas, summarize_results, to_records
+from longtail.lab.training import RunFolder
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = [
+    "Cell",
+    "Classes",
+    "Column",
+    "Comparison",
+    "Group",
+    "Line",
+    "Table",
+    "class_table",
+    "comparison",
+    "find_groups",
+    "overview",
+    "problem_table",
+    "run_table",
+    "setting_table",
+]
+
+LOSS = ("loss", "weighting", "beta", "gamma", "normalize")
+FIRST = ("data", "imbalance", "model", "epochs")
+"""Columns of a setting that are always shown."""
+
+MOST_CLASSES = 200
+"""Rows of a table of classes, so that a page about thousands of classes stays small."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """Of a table.
+
+    Args:
+        name: its header.
+        numeric: whether it is set to the right and sorted as numbers.
+    """
+
+    name: str
+    numeric: bool = True
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Of a table.
+
+    Args:
+        text: what is shown.
+        value: what it is sorted by; None is last.
+        note: what is shown beside it, smaller.
+    """
+
+    text: str
+    value: float | str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table.
+
+    Args:
+        cells: one for each column.
+        data: data set that it is filtered by.
+        loss: loss that it is filtered by.
+    """
+
+    cells: list[Cell]
+    data: str = ""
+    loss: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that a reader can sort.
+
+    Args:
+        columns: headers.
+        lines: rows, in the order that they have at first.
+        left_out: rows that there are beyond them.
+    """
+
+    columns: list[Column]
+    lines: list[Line]
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of a data set, as they were trained on."""
+
+    names: list[str]
+    counts: list[int]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Complete runs that differ by their loss and their seed alone.
+
+    Args:
+        name: what they have in common.
+        frame: the runs.
+        classes: what they were trained on, where a run folder tells it.
+    """
+
+    name: str
+    frame: DataFrame
+    classes: Classes | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The weighted setting of the least error whose plain partner is there, and that partner.
+
+    Args:
+        plain: runs of the plain loss, if there are any.
+        weighted: runs of the weighted one, if there are any.
+    """
+
+    plain: DataFrame | None
+    weighted: DataFrame | None
+
+    @property
+    def frames(self) -> list[DataFrame]:
+        """Those that there are."""
+        return [frame for frame in (self.plain, self.weighted) if frame is not None]
+
+
+def overview(frame: DataFrame) -> list[tuple[str, str]]:
+    """What was run, as terms and what they are.
+
+    Example:
+        >>> import tempfile
+        >>> from longtail.lab.config import RunConfig
+        >>> from longtail.lab.experiments import load_results
+        >>> from longtail.lab.files import write_atomically
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     write_atomically(Path(runs) / "a" / "config.json", RunConfig(model="resnet8").to_json())
+        ...     dict(overview(load_results(runs)))["networks"]
+        'resnet8'
+    """
+    rows = to_records(frame)
+    statuses = [row["status"] for row in rows]
+    counted = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(sorted(statuses)))
+    names = {"data": "data sets", "imbalance": "imbalance", "model": "networks", "label": "losses", "seed": "seeds"}
+    told = [("runs", counted), *((title, _distinct(rows, name)) for name, title in names.items())]
+    told += [("epochs", _distinct(rows, "epochs")), ("training", _duration(row["seconds"] for row in rows))]
+    versions = [name for name in frame.columns if name.startswith("version_")]
+    told += [("versions", "; ".join(f"{name.removeprefix('version_')} {_distinct(rows, name)}" for name in versions))]
+    return [(title, text) for title, text in told if text]
+
+
+def _distinct(rows: list[Row], name: str) -> str:
+    values = dict.fromkeys(_shown(row[name]) for row in rows if row[name] is not None)
+    return ", ".join(values)
+
+
+def _duration(seconds: Iterable[float | None]) -> str:
+    total = sum(value for value in seconds if value is not None)
+    for size, unit in ((3600, "hours"), (60, "minutes")):
+        if total >= size:
+            return f"{total / size:.1f} {unit}"
+    return f"{total:.0f} seconds" if total else ""
+
+
+def setting_table(frame: DataFrame) -> Table:
+    """One row for each setting: mean and spread over seeds, groups, difference from the plain loss, published error.
+
+    Example:
+        >>> import tempfile
+        >>> from longtail.lab.config import RunConfig
+        >>> from longtail.lab.experiments import load_results
+        >>> from longtail.lab.files import write_atomically
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     write_atomically(Path(runs) / "a" / "config.json", RunConfig().to_json())
+        ...     setting_table(load_results(runs)).lines
+        []
+    """
+    settings, changes = to_records(summarize_results(frame)), to_records(deltas(frame))
+    change_of = {_key(row, SETTING): row for row in changes}
+    shown = _telling(settings)
+    groups = [name for name in GROUPS if any(row[f"{name}_mean"] is not None for row in settings)]
+    compared = any(row["pairs"] for row in changes)
+    known = any(row["published"] is not None for row in settings)
+    columns = [Column("loss", numeric=False), *(Column(_title(name), _is_numeric(settings, name)) for name in shown)]
+    columns += [Column(name) for name in ("n", "error %", *(f"{name} %" for name in groups))]
+    columns += [Column("Δ error")] * compared + [Column("published")] * known
+    lines = []
+    for row in settings:
+        change = change_of.get(_key(row, SETTING))
+        cells = [Cell(row["label"], row["label"]), *(_value(row[name]) for name in shown), _value(row["n"])]
+        cells += [_number(row["error_mean"], _spread(row["error_std"]))]
+        cells += [_percent(row[f"{name}_mean"]) for name in groups]
+        cells += [_difference(change)] * compared + [_number(row["published"])] * known
+        lines.append(Line(cells, row["data"], row["loss"]))
+    return Table(columns, lines)
+
+
+def run_table(frame: DataFrame) -> Table:
+    """One row for each run, whether it is complete or not.
+
+    Example:
+        >>> import tempfile
+        >>> from longtail.lab.config import RunConfig
+        >>> from longtail.lab.experiments import load_results
+        >>> from longtail.lab.files import write_atomically
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     write_atomically(Path(runs) / "a" / "config.json", RunConfig().to_json())
+        ...     [cell.text for cell in run_table(load_results(runs)).lines[0].cells]
+        ['a', 'unfinished', 'softmax_0.999', '0', '–', '–', '–', '–']
+    """
+    rows = to_records(frame)
+    groups = [name for name in GROUPS if any(row[name] is not None for row in rows)]
+    names = ("error %", "best %", *(f"{name} %" for name in groups), "balanced accuracy %", "seconds")
+    columns = [Column(name, numeric=False) for name in ("run", "status", "loss")]
+    columns += [Column(name) for name in ("seed", *names)]
+    lines = []
+    for row in rows:
+        cells = [Cell(row["run_id"], row["run_id"]), *(_value(row[name]) for name in ("status", "label", "seed"))]
+        cells += [_number(row["error"]), _number(row["best_error"])]
+        cells += [_percent(row[name]) for name in (*groups, "balanced_accuracy")] + [_number(row["seconds"], form=",.1f")]
+        lines.append(Line(cells, row["data"] or "", row["loss"] or ""))
+    return Table(columns, lines)
+
+
+def problem_table(frame: DataFrame) -> Table:
+    """The runs that are failed, unfinished or damaged, and why.
+
+    Example:
+        >>> import tempfile
+        >>> from longtail.lab.config import RunConfig
+        >>> from longtail.lab.experiments import load_results
+        >>> from longtail.lab.files import write_atomically
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     write_atomically(Path(runs) / "a" / "config.json", RunConfig().to_json())
+        ...     [cell.text for cell in problem_table(load_results(runs)).lines[0].cells]
+        ['unfinished', 'a', '0 of 200 epochs']
+    """
+    names = ("status", "run_id", "problem")
+    rows = [row for row in to_records(frame) if row["status"] != "complete"]
+    rows.sort(key=lambda row: ("failed", "damaged", "unfinished").index(row["status"]))
+    columns = [Column(name, numeric=False) for name in ("status", "run", "problem")]
+    return Table(columns, [Line([_value(row[name]) for name in names], row["data"] or "") for row in rows])
+
+
+def find_groups(frame: DataFrame, runs: Path) -> list[Group]:
+    """The complete runs by what they were trained on and how, whatever the loss and the seed.
+
+    Where weights were normalised in both ways, each way is a group of its own, with the plain runs in both.
+
+    Args:
+        frame: what :func:`load_results` gave.
+        runs: the folder that it was given.
+
+    Example:
+        >>> import tempfile
+        >>> from longtail.lab.config import RunConfig
+        >>> from longtail.lab.experiments import load_results
+        >>> from longtail.lab.files import write_atomically
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     write_atomically(Path(runs) / "a" / "config.json", RunConfig().to_json())
+        ...     find_groups(load_results(runs), Path(runs))
+        []
+    """
+    complete = frame[frame["status"] == "complete"].drop_duplicates([*SETTING, "seed"])
+    common = [name for name in SETTING if name not in LOSS]
+    parts = [part for _, part in complete.groupby(common, dropna=False, sort=False)]
+    split = [piece for part in parts for piece in _by_normalization(part)]
+    rows = [to_records(part.iloc[-1:])[0] for part in split]
+    order = sorted(range(len(rows)), key=lambda place: [_sortable(rows[place][name]) for name in FIRST])
+    shown = _telling(rows, common if len(split) == len(parts) else [*common, "normalize"])
+    return [Group(_name(rows[place], shown), split[place], _classes(split[place], runs)) for place in order]
+
+
+def _by_normalization(part: DataFrame) -> list[DataFrame]:
+    plain = part["weighting"] == "uniform"
+    ways = part[~plain]["normalize"].unique()
+    if len(ways) < 2:
+        return [part]
+    # Plain runs that differ by how their weights of 1 would be normalised are the same run.
+    once = ~part.duplicated(["loss", "gamma", "weighting", "seed"])
+    return [part[(plain & once) | (~plain & (part["normalize"] == way))] for way in ways]
+
+
+def _name(row: Row, shown: Sequence[str]) -> str:
+    forms = {"data": "{}", "model": "{}", "epochs": "{} epochs"}
+    return ", ".join(
+        forms.get(name, f"{_title(name)} {{}}").format(_shown(row[name])) for name in shown if row[name] is not None
+    )
+
+
+def _classes(part: DataFrame, runs: Path) -> Classes | None:
+    """Of the first run that tells them; a run without them, such as a copied result, has no table of classes."""
+    for run_id in part["run_id"]:
+        folder = runs / run_id
+        try:
+            data = RunFolder(folder if folder.is_dir() else runs).data()
+            names, counts = [str(name) for name in data["classes"]], [int(count) for count in data["train_counts"]]
+        except (ConfigError, TypeError, ValueError):
+            continue
+        if len(names) == len(counts):
+            return Classes(names, counts)
+    return None
+
+
+def comparison(group: Group) -> Comparison:
+    """What a group's weights changed at best; without a pair, its best plain and its best weighted setting.
+
+    Class-balanced weights come before others. The choice is by the error on the test images.
+
+    Example:
+        >>> import pandas as pd
+        >>> runs = pd.DataFrame({"weighting": ["uniform", "effective"], "error": [30.0, 28.0], "loss": "softmax"})
+        >>> runs = runs.assign(gamma=None, beta=[None, 0.999], normalize="classes")
+        >>> [float(frame["error"].iloc[0]) for frame in comparison(Group("digits", runs, None)).frames]
+        [30.0, 28.0]
+    """
+    frame = group.frame
+    is_plain = frame["weighting"] == "uniform"
+    is_effective = frame["weighting"] == "effective"
+    plain = _by_error(frame[is_plain], ("loss", "gamma"))
+    weighted = _by_error(frame[is_effective if is_effective.any() else ~is_plain], LOSS)
+    for setting in weighted:
+        for partner in plain:
+            if _family(setting) == _family(partner):
+                return Comparison(partner, setting)
+    return Comparison(plain[0] if plain else None, weighted[0] if weighted else None)
+
+
+def _by_error(frame: DataFrame, columns: Sequence[str]) -> list[DataFrame]:
+    settings = [part for _, part in frame.groupby(list(columns), dropna=False, sort=False)]
+    return sorted(settings, key=lambda part: float(part["error"].mean()))
+
+
+def _family(part: DataFrame) -> tuple[Any, ...]:
+    row = to_records(part[["loss", "gamma"]].iloc[:1])[0]
+    return row["loss"], row["gamma"]
+
+
+def class_table(group: Group) -> Table | None:
+    """Recall of each class, plain and weighted, mean over seeds; the class of the least recall first.
+
+    Args:
+        group: the runs.
+
+    Returns:
+        A table of the worst classes, or None where the classes or their recalls are not known.
+
+    Example:
+        >>> import pandas as pd
+        >>> runs = pd.DataFrame({"weighting": ["uniform"], "error": [30.0], "loss": "softmax", "label": "softmax"})
+        >>> runs = runs.assign(gamma=None, beta=None, normalize="classes", recall=[[1.0, 0.25]])
+        >>> table = class_table(Group("pets", runs, Classes(["cat", "lynx"], [500, 5])))
+        >>> [[cell.text for cell in line.cells] for line in table.lines]
+        [['lynx', '5', '25.0'], ['cat', '500', '100.0']]
+    """
+    if group.classes is None:
+        return None
+    compared = [(frame["label"].iloc[0], _mean_recall(frame, len(group.classes.names))) for frame in comparison(group).frames]
+    compared = [(label, recall) for label, recall in compared if any(value is not None for value in recall)]
+    if not compared:
+        return None
+    columns = [Column("class", numeric=False), Column("training images"), *(Column(f"{label} %") for label, _ in compared)]
+    if len(compared) == 2:
+        columns.append(Column("difference"))
+    lines = []
+    for label, (name, count) in enumerate(zip(group.classes.names, group.classes.counts, strict=True)):
+        recalls = [recall[label] for _, recall in compared]
+        cells = [Cell(name, name), Cell(f"{count:,}", count), *map(_percent, recalls)]
+        if len(recalls) == 2:
+            known = recalls[0] is not None and recalls[1] is not None
+            cells.append(_number(100 * (recalls[1] - recalls[0]) if known else None, form="+.1f"))  # type: ignore[operator]
+        lines.append(Line(cells))
+    place = len(compared) + 1
+    lines.sort(key=lambda line: (_sortable(line.cells[place].value), line.cells[1].value))
+    return Table(columns, lines[:MOST_CLASSES], max(0, len(lines) - MOST_CLASSES))
+
+
+def _mean_recall(frame: DataFrame, classes: int) -> list[float | None]:
+    """Over the runs that have one recall for each class; missing where one of them misses it."""
+    found = [recall for recall in frame["recall"] if isinstance(recall, list) and len(recall) == classes]
+    columns = list(zip(*found, strict=True)) or [(None,)] * classes
+    return [None if any(map(_missing, column)) else sum(column) / len(column) for column in columns]
+
+
+def _missing(value: float | None) -> bool:
+    return value is None or math.isnan(value)
+
+
+def _telling(rows: list[Row], columns: Sequence[str] = SETTING) -> list[str]:
+    """Those that are always shown, and those that, together with the loss, tell rows apart."""
+    shown = [name for name in FIRST if any(row[name] is not None for row in rows)]
+    for name in columns:
+        told = {_key(row, [*shown, "label"]) for row in rows}
+        if name not in (*FIRST, *LOSS[:4]) and len({_key(row, [*shown, "label", name]) for row in rows}) > len(told):
+            shown.append(name)
+    return shown
+
+
+def _key(row: Row, columns: Sequence[str]) -> str:
+    return json.dumps([row[name] for name in columns])
+
+
+def _title(name: str) -> str:
+    return {"model": "network"}.get(name, name.replace("_", " "))
+
+
+def _is_numeric(rows: list[Row], name: str) -> bool:
+    return all(isinstance(row[name], (int, float, type(None))) for row in rows)
+
+
+def _sortable(value: Any) -> tuple[bool, Any]:
+    return value is None, "" if value is None else value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_shown, value))
+    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _value(value: Any) -> Cell:
+    return Cell(_shown(value), value if isinstance(value, (int, float, str, type(None))) else _shown(value))
+
+
+def _number(value: float | None, note: str = "", form: str = ".2f") -> Cell:
+    return Cell("–") if value is None else Cell(f"{value:{form}}", value, note)
+
+
+def _percent(value: float | None) -> Cell:
+    return _number(None if value is None or _missing(value) else 100 * value, form=".1f")
+
+
+def _spread(spread: float | None) -> str:
+    return "" if spread is None else f"± {spread:.2f}"
+
+
+def _difference(change: Row | None) -> Cell:
+    """A mean difference and its interval; nothing for the plain loss itself."""
+    if change is None:
+        return Cell("")
+    low, high = change["error_low"], change["error_high"]
+    return _number(change["error_delta"], "" if low is None else f"[{low:+.2f}, {high:+.2f}]", "+.2f")

@@ -1,0 +1,100 @@
+"""Charts as files: for print, for a page, and as a page of their own that needs no network."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+
+from longtail._checks import check_choice
+from longtail.lab.files import write_atomically
+from longtail.lab.report.theme import spec
+
+__all__ = ["FORMATS", "save", "to_html"]
+
+FORMATS = ("svg", "pdf", "png", "html")
+
+PPI = 300
+"""Of a PNG at its natural size."""
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ margin: 1rem; background: white; }}
+#chart {{ display: block; max-width: 720px; }}
+#chart svg {{ width: 100%; height: auto; }}
+</style>
+</head>
+<body>
+<div id="chart"></div>
+<script>{library}</script>
+<script>
+const spec = {spec};
+const options = {{mode: "vega-lite", renderer: "svg", actions: {{export: true, source: false, compiled: false, editor: false}}}};
+vegaEmbed("#chart", spec, options);
+</script>
+</body>
+</html>
+"""
+
+
+def save(chart: Any, folder: Path | str, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write a chart to ``folder/name.format`` in each format.
+
+    Args:
+        chart: what a function of figures returned.
+        folder: made if it is not there.
+        name: of the files, without ending.
+        formats: svg and pdf for print, png at 300 pixels an inch, html with tooltips and everything it needs inside.
+
+    Returns:
+        The files, in the order of the formats.
+
+    Example:
+        >>> import tempfile
+        >>> from longtail.lab.report.figures import class_balanced_term
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [path.name for path in save(class_balanced_term(), folder, "term", ["svg"])]
+        ['term.svg']
+    """
+    for form in formats:
+        check_choice("format", form, FORMATS)
+    content = spec(chart)
+    makers = {
+        "svg": vl_convert.vegalite_to_svg,
+        # Pixels of a chart are of 96 to the inch, points of a PDF of 72: so a figure is 8.5 cm wide as it is.
+        "pdf": lambda content: vl_convert.vegalite_to_pdf(content, scale=0.75),
+        "png": lambda content: vl_convert.vegalite_to_png(content, scale=PPI / 96, ppi=72),
+        "html": lambda content: to_html(content, name),
+    }
+    written = []
+    for form in dict.fromkeys(formats):
+        path = Path(folder) / f"{name}.{form}"
+        write_atomically(path, makers[form](content))
+        written.append(path)
+    return written
+
+
+def to_html(content: dict[str, Any], title: str) -> str:
+    """A page with the chart in it, which fetches nothing.
+
+    Args:
+        content: Vega-Lite, such as :func:`longtail.lab.report.theme.spec` gives.
+        title: of the page.
+
+    Example:
+        >>> "<title>a &lt; b</title>" in to_html({"mark": "point", "data": {"values": []}}, "a < b")
+        True
+    """
+    # In a script, no text may look like its end, or like a comment.
+    data = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
+    library = vl_convert.javascript_bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return PAGE.format(title=html.escape(title), library=library, spec=data)
