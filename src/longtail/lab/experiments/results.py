@@ -160,19 +160,25 @@ def _outcome(result: Any, run_id: str) -> dict[str, Any]:
     # Of the last epoch alone are its seconds, and its learning rate, which has the name of a flag.
     final = {name: value for name, value in result["final"].items() if name not in (*CONFIGURATION, *OTHER, "epoch")}
     lists = {name: _numbers(final.pop(name)) for name in LISTS if name in final}
+    error = _number(final.pop("error"))
     return {
-        "metrics": {"error": _number(final.pop("error")), **{name: _numbers(value) for name, value in final.items()}}
-        | lists,
+        "metrics": {"error": error, **{name: _optional(value) for name, value in final.items()}, **lists},
         "best_error": _number(result["best_error"]),
         "seconds": _number(result["seconds"]),
         "versions": {f"version_{name}": str(value) for name, value in result["versions"].items()},
     }
 
 
-def _numbers(value: Any) -> Any:
-    """A number, or lists of numbers; each may be missing."""
-    if isinstance(value, list):
-        return [_numbers(part) for part in value]
+def _numbers(value: Any) -> list[Any] | None:
+    """A list of numbers, or of lists of numbers; each may be missing."""
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r:.60} is no list")
+    return [_numbers(part) if isinstance(part, list) else _optional(part) for part in value]
+
+
+def _optional(value: Any) -> float | None:
     return None if value is None else _number(value)
 
 
@@ -260,7 +266,7 @@ def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: f
         ...     to_records(deltas(load_results(runs), ["error"])[["label", "pairs", "error_delta", "error_low"]])
         [{'label': 'softmax_0.999', 'pairs': 1, 'error_delta': -2.5, 'error_low': None}]
     """
-    from scipy import stats
+    from scipy.special import stdtrit  # and not scipy.stats, which is slow to import
 
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
@@ -278,7 +284,7 @@ def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: f
     table = _settings(runs[~is_plain]).drop(columns="published")
     table["pairs"] = groups.size().reindex(table.index, fill_value=0)
     mean, spread = (values.reindex(table.index) for values in (groups.mean(skipna=False), groups.std(skipna=False)))
-    radius = stats.t.ppf((1 + confidence) / 2, table["pairs"] - 1) / table["pairs"] ** 0.5
+    radius = stdtrit(table["pairs"] - 1, (1 + confidence) / 2) / table["pairs"] ** 0.5
     for name in names:
         table[f"{name}_delta"] = mean[name]
         table[f"{name}_low"] = mean[name] - radius * spread[name]

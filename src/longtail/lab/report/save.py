@@ -70,9 +70,9 @@ def save(chart: Any, folder: Path | str, name: str, formats: Sequence[str] = FOR
     content = spec(chart)
     makers = {
         "svg": vl_convert.vegalite_to_svg,
-        # Pixels of a chart are of 96 to the inch, points of a PDF of 72: so a figure is 8.5 cm wide as it is.
-        "pdf": lambda content: vl_convert.vegalite_to_pdf(content, scale=0.75),
-        "png": lambda content: vl_convert.vegalite_to_png(content, scale=PPI / 96, ppi=72),
+        # 96 pixels of a chart are an inch, and 72 points of a PDF: so a figure is 8.5 cm wide as it is.
+        "pdf": lambda content: vl_convert.vegalite_to_pdf(content, scale=72 / 96),
+        "png": lambda content: vl_convert.vegalite_to_png(content, scale=72 / 96, ppi=PPI),
         "html": lambda content: to_html(content, name),
     }
     written = []

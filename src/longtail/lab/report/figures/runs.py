@@ -1,0 +1,179 @@
+"""Which runs a figure shows, and what they are called in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from longtail.lab.config import ConfigError
+from longtail.lab.experiments.results import SETTING
+from longtail.lab.report.theme import beta_name
+from longtail.lab.training.run_folder import RunFolder
+from longtail.losses import LOSSES
+
+__all__ = ["PLAIN", "about", "best_pair", "load_epochs", "one_experiment", "series"]
+
+PLAIN = "without the term"
+
+OF_LOSS = ("loss", "weighting", "beta", "gamma", "normalize")
+SCHEMES = ("uniform", "effective", "inverse_sqrt", "inverse")
+# A loss may be trained with a rate of its own, as the paper does on large data.
+FREE = (*OF_LOSS, "learning_rate")
+
+
+def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
+    """The complete runs, if all are of one experiment: they differ by loss and seed, and by what may differ.
+
+    Args:
+        frame: of :func:`longtail.lab.experiments.load_results`.
+        may_differ: further columns of the configuration.
+
+    Returns:
+        Them with the columns ``loss_name``, ``term`` and ``name``, in the order of the paper.
+
+    Example:
+        >>> one_experiment(pd.DataFrame({"status": ["failed"]}))
+        Traceback (most recent call last):
+        longtail.lab.config.ConfigError: none of the runs is complete
+    """
+    runs = frame[frame["status"] == "complete"].drop_duplicates([*SETTING, "seed"]) if len(frame.columns) > 1 else frame
+    if runs.empty or "loss" not in runs:
+        raise ConfigError("none of the runs is complete")
+    for column in SETTING:
+        if column not in (*FREE, *may_differ):
+            _refuse_several(runs, column)
+    twice = runs[runs.duplicated([*OF_LOSS, *may_differ, "seed"], keep=False)]
+    if not twice.empty:
+        _refuse_several(twice, "learning_rate")
+    runs = runs.assign(
+        loss_name=[_loss_name(loss, gamma) for loss, gamma in zip(runs["loss"], runs["gamma"], strict=True)],
+        term=[
+            _term(*values) for values in zip(runs["weighting"], runs["beta"], runs["normalize"], strict=True)
+        ],
+    )
+    kinds = list(LOSSES)
+    ranks = pd.DataFrame(
+        {
+            "loss": runs["loss"].map(kinds.index),
+            "gamma": runs["gamma"].fillna(-1),
+            "weighting": runs["weighting"].map(SCHEMES.index),
+            "beta": runs["beta"].fillna(-1),
+            "normalize": runs["normalize"],
+            "seed": runs["seed"],
+        }
+    )
+    runs = runs.loc[ranks.sort_values(list(ranks.columns)).index].reset_index(drop=True)
+    return runs.assign(name=series(runs))
+
+
+def _refuse_several(runs: pd.DataFrame, column: str) -> None:
+    values = runs[column].drop_duplicates().tolist()
+    if len(values) > 1:
+        shown = ", ".join(_shown(value) for value in sorted(values, key=_shown)[:4]) + (", …" if len(values) > 4 else "")
+        raise ConfigError(f"the runs differ in {column} ({shown}): choose one value of it")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(_shown, value))
+    return "none" if value is None or value is pd.NA or value != value else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _loss_name(loss: str, gamma: float) -> str:
+    return loss if pd.isna(gamma) else f"{loss}, γ {gamma:g}"
+
+
+def _term(weighting: str, beta: float, normalize: str) -> str:
+    """What the term is; how weights are scaled is told where it is not as in the paper."""
+    if weighting == "uniform":
+        return PLAIN
+    name = f"β {beta_name(beta)}" if weighting == "effective" else weighting.replace("_sqrt", " square root")
+    return name if normalize == "classes" else f"{name}, per sample"
+
+
+def series(runs: pd.DataFrame) -> list[str]:
+    """A name for each run, no longer than what tells the losses and terms apart.
+
+    Example:
+        >>> series(pd.DataFrame({"loss_name": ["softmax"] * 2, "term": ["without the term", "β 0.9"]}))
+        ['without the term', 'β 0.9']
+    """
+    if runs["loss_name"].nunique() == 1 and runs["term"].nunique() > 1:
+        return list(runs["term"])
+    pairs = zip(runs["loss_name"], runs["term"], strict=True)
+    return [loss if term == PLAIN else f"{loss}, {term}" for loss, term in pairs]
+
+
+def best_pair(runs: pd.DataFrame) -> pd.DataFrame:
+    """Of the class-balanced losses that have a plain partner, the one of lowest mean error, and the partner.
+
+    Args:
+        runs: of :func:`one_experiment`.
+    """
+    plain = runs[runs["term"] == PLAIN]
+    weighted = runs[runs["term"] != PLAIN]
+    if plain.empty or weighted.empty:
+        missing = "without class weights" if plain.empty else "with class weights"
+        raise ConfigError(f"there is nothing to compare: no complete run {missing}")
+    weighted = weighted[weighted["loss_name"].isin(plain["loss_name"])]
+    if weighted.empty:
+        raise ConfigError("there is nothing to compare: no loss has complete runs both with and without class weights")
+    loss, term = weighted.groupby(["loss_name", "term"], sort=False)["error"].mean().idxmin()
+    chosen = runs[(runs["loss_name"] == loss) & runs["term"].isin([PLAIN, term])].reset_index(drop=True)
+    return chosen.assign(name=series(chosen))
+
+
+def about(runs: pd.DataFrame, *parts: str) -> str:
+    """What runs of one experiment have in common, for a subtitle.
+
+    Args:
+        runs: of :func:`one_experiment`.
+        parts: more to say.
+    """
+    first = runs.iloc[0]
+    losses = runs["loss_name"].drop_duplicates().tolist()
+    imbalances = runs["imbalance"].drop_duplicates().tolist()
+    said = [Path(first["data"]).name or str(first["data"])]
+    said += [f"imbalance {imbalances[0]:g}"] if len(imbalances) == 1 and not pd.isna(imbalances[0]) else []
+    said += [str(first["model"]), f"{first['epochs']} epochs"]
+    said += [f"{losses[0]} loss"] if len(losses) == 1 and runs["term"].nunique() > 1 else []
+    return ", ".join([*said, *parts])
+
+
+def seeds_said(runs: pd.DataFrame, bars: str = "bars") -> str:
+    """How many seeds there are, and what the bars of the figure are."""
+    counts = runs.groupby(["imbalance", "loss_name", "term"], dropna=False).size()
+    low, high = int(counts.min()), int(counts.max())
+    if high == 1:
+        return "one seed"
+    return f"{low if low == high else f'{low} to {high}'} seeds" + (f", {bars} ± one standard deviation" if bars else "")
+
+
+def load_epochs(folder: Path | str, frame: pd.DataFrame) -> pd.DataFrame:
+    """The test error after each epoch of runs.
+
+    Args:
+        folder: of the run folders, or the run folder.
+        frame: what :func:`longtail.lab.experiments.load_results` gave of it, or some rows.
+
+    Returns:
+        The rows of the complete runs, each as often as it was tested, with ``epoch`` and the ``error`` after it.
+
+    Example:
+        >>> load_epochs("runs", pd.DataFrame({"run_id": [], "status": []})).empty
+        True
+    """
+    runs = frame[frame["status"] == "complete"]
+    tests = []
+    for place, run_id in runs["run_id"].items():
+        path = Path(folder) / run_id
+        epochs = RunFolder(path if path.is_dir() else Path(folder)).metrics()
+        tests += [(place, each["epoch"], each["error"]) for each in epochs if each.get("error") is not None]
+    places = [place for place, _, _ in tests]
+    return (
+        runs.loc[places]
+        .assign(epoch=[epoch for _, epoch, _ in tests], error=[float(error) for *_, error in tests])
+        .reset_index(drop=True)
+    )
