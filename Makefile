@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow lint format bench bench-tuning clean
+.PHONY: help demo test test-slow lint format bench bench-tuning docs clean
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,10 @@ bench: .venv/installed-bench ## speed and memory beside the peers, into results/
 bench-tuning: .venv/installed ## what pruning saves in tuning: half an hour
 	$(BIN)/python -m benchmarks.tuning --output results/bench
 
+docs: .venv/installed ## the documentation site, into build/docs
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
+	@echo "build/docs/index.html"
+
 clean: ## remove .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
@@ -42,9 +46,9 @@ clean: ## remove .venv and caches
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11.4 or newer is needed: make PYTHON=…" if sys.version_info < (3, 11, 4) else 0)'
 	@echo "Installing into .venv, PyTorch included: once, a minute or more …"
 	@$(PYTHON) -m venv .venv
-	@$(INSTALL) --editable '.[cluster,dev]'
+	@$(INSTALL) --editable '.[cluster,dev,docs]'
 	@touch $@
 
 .venv/installed-bench: .venv/installed
-	@$(INSTALL) --editable '.[cluster,dev,bench]'
+	@$(INSTALL) --editable '.[cluster,dev,docs,bench]'
 	@touch $@

@@ -1,16 +1,18 @@
-"""The documentation site: ``sphinx-build -W --keep-going -b html docs build/docs``. Nothing is fetched, here or by the pages."""
+"""The documentation site: ``sphinx-build -W --keep-going -b html docs build/docs``.
+
+Neither the build nor its pages need a network.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
-
-from docutils import nodes
-from docutils.utils.math.latex2mathml import tex2mathml
-from sphinx.application import Sphinx
+from typing import TYPE_CHECKING
 
 import longtail
+
+if TYPE_CHECKING:  # pytest looks for doctests here also where there is no Sphinx
+    from sphinx.application import Sphinx
 
 DOCS = Path(__file__).parent
 
@@ -19,18 +21,18 @@ author = "The longtail authors"
 copyright = author  # noqa: A001
 version = release = longtail.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_static"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+extensions += ["sphinx-mathjax-offline"]  # brings MathJax along, in the place of a script from the network
 
 myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
-autodoc_default_options = {"members": True, "exclude-members": "extra_repr", "show-inheritance": False}
+autodoc_default_options = {"members": True, "exclude-members": "extra_repr"}
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
-autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
@@ -43,32 +45,31 @@ html_static_path = ["_static"]
 html_css_files = ["longtail.css"]
 html_copy_source = False
 html_show_sphinx = False
-html_math_renderer = "mathml"
-html_theme_options = {"navigation_with_keys": True}
 pygments_style = "friendly"
 
 
 def setup(app: Sphinx) -> None:
-    """What the extensions do not have."""
-    app.add_html_math_renderer("mathml", (_inline_formula, None), (_formula, None))
-    app.connect("source-read", _lead_to_pages)
+    """What the site has of its own."""
+    app.connect("source-read", _for_the_site)
+    app.connect("autodoc-process-docstring", _keep_colons, priority=400)  # before Napoleon
 
 
-def _inline_formula(writer: Any, node: nodes.math) -> None:
-    writer.body.append(tex2mathml(node.astext()))
-    raise nodes.SkipNode
-
-
-def _formula(writer: Any, node: nodes.math_block) -> None:
-    writer.body.append(f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>\n')
-    raise nodes.SkipNode
-
-
-def _lead_to_pages(app: Sphinx, page: str, source: list[str]) -> None:
-    """Lead links to records, which are outside of this folder, to the pages that include them."""
+def _for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
+    """Change a page, which is written to be read in the repository as well, to what only a site can have."""
+    text = source[0]
+    # Records are outside of this folder; pages in benchmarks/ include them.
     up = "../" * page.count("/")
+    for record in re.findall(r"\]\(((?:\.\./)+results/bench/[\w-]+\.md)\)", text):
+        if (DOCS / "benchmarks" / Path(record).name).exists():
+            text = text.replace(f"({record})", f"({up}benchmarks/{Path(record).name})")
+    # A doctest ends with an empty line; a block of code need not.
+    text = text.replace("\n\n```\n", "\n```\n")
+    if page == "decisions/README":
+        text += "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
+    source[0] = text
 
-    def lead(link: re.Match[str]) -> str:
-        return f"]({up}benchmarks/{link[1]})" if (DOCS / "benchmarks" / link[1]).exists() else link[0]
 
-    source[0] = re.sub(r"\]\((?:\.\./)+results/bench/([\w-]+\.md)\)", lead, source[0])
+def _keep_colons(app: Sphinx, kind: str, name: str, value: object, options: object, lines: list[str]) -> None:
+    """Keep Napoleon from reading the first line of a field's docstring as a type, a colon and a description."""
+    if kind in ("attribute", "data", "property"):
+        lines[:0] = ["..", ""]

@@ -61,13 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> None:
     try:
+        from longtail._checks import check_choice
         from longtail.lab.cli.app import COMMANDS, make_app, run
 
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             lines = [f"  {name:<10}{command.about}" for name, command in COMMANDS.items()]
             sys.stdout.write(HELP.format(commands="\n".join(lines)))
         elif arguments[0] == "completion":
-            make_app().cli(prog="longtail", args=["--tyro-print-completion", *(arguments[1:] or ["bash"])])
+            shell = (arguments[1:] or ["bash"])[0]
+            check_choice("shell", shell, ("bash", "zsh", "tcsh"))
+            make_app().cli(prog="longtail", args=["--tyro-print-completion", shell])
         else:
             run(arguments)
     except ModuleNotFoundError as missing:

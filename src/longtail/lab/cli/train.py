@@ -66,9 +66,13 @@ def train_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         if as_json:
             print_json(result)
             return
+        from longtail.lab.experiments.published import published  # not before the training: it would start later
+
         final = result["final"]
         groups = ", ".join(f"{name} {final[name]:.1%}" for name in GROUPS if final[name] is not None)
         out = console()
+        if known := published(config):
+            out.print(f"published, of the full protocol: error {known.error:.2f}% ({known.place})", soft_wrap=True)
         for line in (
             f"error {final['error']:.2f}%; recall {final['balanced_accuracy']:.1%} ({groups})",
             f"the run is in {path}: longtail evaluate {path}",

@@ -1,0 +1,140 @@
+"""The documentation: the site builds, links lead somewhere, and command lines are such that there are."""
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from longtail.lab.cli import main
+from longtail.lab.cli.app import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ROOMS = ["", ".functional", ".theory", ".lab.data", ".lab.models", ".lab.config", ".lab.recipes", ".lab.training"]
+ROOMS += [".lab.experiments"]
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    needed = ("sphinx", "furo", "myst_parser", "sphinx-mathjax-offline")
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"the site was NOT built: {', '.join(missing)} missing, pip install '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", folder / "trees"]
+    built = subprocess.run([*command, ROOT / "docs", folder / "html"], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return folder / "html"
+
+
+def test_the_site_has_every_page_and_needs_no_network(site):
+    built = {path.relative_to(site).with_suffix(".md") for path in site.rglob("*.html")}
+    assert {page.relative_to(ROOT / "docs") for page in PAGES[1:]} <= built
+    for path in site.rglob("*.html"):
+        fetched = re.findall(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//[^"]+', path.read_text(encoding="utf-8"))
+        fetched += re.findall(r'<link[^>]+href="(?:https?:)?//[^"]+', path.read_text(encoding="utf-8"))
+        assert not fetched, path
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_reference_has_every_public_name(site, room):
+    module = importlib.import_module(f"longtail{room}")
+    *_, packed = (site / "objects.inv").read_bytes().split(b"\n", 4)
+    documented = {line.split()[0] for line in zlib.decompress(packed).decode().splitlines()}
+    assert {f"{module.__name__}.{name}" for name in module.__all__} <= documented
+
+
+def without_code(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path):
+    """As they are made of headings by the site, and by whoever shows the file in the repository."""
+    headings = re.findall(r"^#+ (.+)$", without_code(path.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@pages
+def test_every_link_leads_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        place, _, anchor = link.partition("#")
+        target = page.parent / place if place else page
+        assert target.exists(), f"{page}: {link}"
+        assert not anchor or anchor in anchors(target), f"{page}: {link}"
+
+
+def command_lines(text):
+    """Lines of shell code, and code in the text, that call longtail: without comments, split into words."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", without_code(text))]
+    for line in lines:
+        if found := re.match(r"(?:.* -m longtail\.lab|longtail)((?: .*)?)$", line):
+            yield shlex.split(found[1], comments=True)
+
+
+def is_open(word):
+    """Whether a word stands for others, as in ``longtail COMMAND --help`` or ``longtail train …``."""
+    return word.isupper() or word == "…"
+
+
+@functools.cache
+def help_of(command):
+    """What ``--help`` shows, asked once for each command."""
+    shown = io.StringIO()
+    with (
+        mock.patch.dict(os.environ, COLUMNS="200"),
+        contextlib.redirect_stdout(shown),
+        contextlib.suppress(SystemExit),
+    ):
+        main([*command, "--help"])
+    return shown.getvalue()
+
+
+def check_command(words):
+    """The command and its flags are there."""
+    command, known = [], {*COMMANDS, "completion"}
+    while known and words and not is_open(words[0]) and not words[0].startswith("-"):
+        assert words[0] in known, f"longtail {' '.join([*command, words[0]])}: there is no such command"
+        command.append(words.pop(0))
+        if command == ["completion"]:  # which has no help of its own
+            return
+        inner = re.match(r"usage: [^{\n]+\{([\w,-]+)\}\n", help_of(tuple(command))) if len(command) == 1 else None
+        known = set(inner[1].split(",")) if inner else set()
+    if known and words and is_open(words[0]):
+        return
+    flags = {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)}
+    there = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", help_of(tuple(command)))) | {"--debug"}
+    assert flags <= there, f"longtail {' '.join(command)} has no {flags - there}"
+
+
+@pages
+def test_every_command_line_is_one_that_there_is(page):
+    for words in command_lines(page.read_text(encoding="utf-8")):
+        check_command(words)
+
+
+@pytest.mark.parametrize("wrong", ["trian --data digits", "data shw cifar10", "train --learning-rat 1", "--verson"])
+def test_a_command_line_that_there_is_not_is_found(wrong):
+    (words,) = command_lines(f"```sh\nlongtail {wrong}  # a comment\n```\n")
+    with pytest.raises(AssertionError):
+        check_command(words)
+
+
+def test_the_page_of_the_command_line_has_all_commands():
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert set(COMMANDS) <= set(re.findall(r"`longtail ([a-z]+)", page))
