@@ -47,7 +47,7 @@ PUBLIC = {
 # Left to right: a room imports only rooms before it.
 ROOMS = ["_checks", "counts", "weights", "functional", "losses", "heads", "theory", "__init__"]
 ROOMS += ["lab.__init__", "lab.files", "lab.data", "lab.models", "lab.config", "lab.recipes", "lab.training"]
-ROOMS += ["lab.experiments", "lab.cli", "lab.__main__"]
+ROOMS += ["lab.experiments", "lab.report", "lab.cli", "lab.__main__"]
 
 
 def run(*command, **options):

@@ -188,7 +188,7 @@ def test_the_installed_command_helps_a_newcomer():
     alone, helped = longtail(), longtail("--help")
     assert alone.stdout == helped.stdout
     assert helped.returncode == 0
-    assert "First: longtail demo" in helped.stdout
+    assert "Start here:\n  longtail demo" in helped.stdout
     assert longtail("--version").stdout.startswith("longtail 0.")
     shown = longtail("data", "show", "--help").stdout
     for word in ("--imbalance", "--on-error", "--class-depth", "Example: longtail data show cifar10 --imbalance 100"):

@@ -350,7 +350,7 @@ def test_files_that_are_no_images_are_noted(tmp_path):
     for path in ("a/1.png", "a/2.jfif.png", "a/3.png"):
         draw(tmp_path / path)
     (tmp_path / "a" / "4.heic").touch()
-    assert open_dataset(tmp_path).notes == ("1 files are not known as images, such as a/4.heic",)
+    assert open_dataset(tmp_path).notes == ("left out, not known as images: 1 files, such as a/4.heic",)
 
 
 @pytest.mark.parametrize("label", ["5000000000", "1000000", "9" * 5000])

@@ -237,7 +237,7 @@ def test_the_run_folder_holds_what_is_needed_to_understand_it(reference):
     assert result["run_id"] == reference.name == folder.config().run_id
     assert result["versions"]["torch"] == torch.__version__.split("+")[0] or "+" in result["versions"]["torch"]
     expected = {"epoch", "train_loss", "learning_rate", "images_per_second", "seconds", "error", "error_top5"}
-    expected |= {"balanced_accuracy", "many", "medium", "few", "nll", "calibration_error", "recall"}
+    expected |= {"balanced_accuracy", "many", "medium", "few", "nll", "calibration_error", "calibration", "recall"}
     assert set(epochs[0]) == expected
     assert epochs[-1]["error"] < 60
     assert folder.data()["classes"] == list("0123456789")

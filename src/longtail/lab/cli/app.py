@@ -39,6 +39,8 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "sweep": Command("sweep", "sweep_command", "many runs: the paper's tables and figures, or your own"),
     "results": Command("results", "results_command", "what runs say together: mean, spread, difference from plain"),
+    "report": Command("report", "report_command", "runs as one page to look at, with an explorer of weights"),
+    "figures": Command("figures", "figures_command", "the paper's figures of your runs, for print and for the screen"),
 }
 
 

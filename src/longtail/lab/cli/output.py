@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
 from tyro.conf import arg
 
-__all__ = ["AsJson", "DataDir", "console", "print_json", "progress"]
+from longtail.lab.config import ConfigError
+
+__all__ = ["AsJson", "DataDir", "console", "print_json", "progress", "whole_numbers"]
 
 AsJson = Annotated[bool, arg(name="json", help="Print JSON.")]
 DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the data sets; $LONGTAIL_DATA by default.")]
@@ -24,6 +27,14 @@ def console() -> Console:
 def progress() -> Console:
     """Standard error."""
     return Console(stderr=True, highlight=False, markup=False)
+
+
+def whole_numbers(texts: Sequence[str], source: str) -> list[int]:
+    """Counts that a person wrote; ``source`` says where."""
+    for text in texts:
+        if not text.strip().isdecimal():
+            raise ConfigError(f"{source}: a count must be a whole number, got {text.strip()!r}")
+    return [int(text) for text in texts]
 
 
 def print_json(content: Any) -> None:

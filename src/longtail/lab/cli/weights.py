@@ -15,7 +15,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from longtail._checks import check_choice
 from longtail.counts import IntArray, imbalance_factor, long_tailed_counts
-from longtail.lab.cli.output import AsJson, DataDir, console, print_json
+from longtail.lab.cli.output import AsJson, DataDir, console, print_json, whole_numbers
 from longtail.lab.config import ConfigError
 from longtail.lab.data import DataError, OwnImages, SubsetOptions, open_dataset
 from longtail.lab.data.cifar import SIZES
@@ -95,8 +95,8 @@ def _classes(
     if counts is None:
         return _of_labels(labels)
     if "," in counts or counts.strip().isdecimal():
-        found = _numbers(counts.split(","), "--counts")
-        return Classes([str(label) for label in range(len(found))], found)
+        numbers = np.array(whole_numbers(counts.split(","), "--counts"), dtype=np.int64)
+        return Classes([str(label) for label in range(len(numbers))], numbers)
     return _of_table(Path(counts))
 
 
@@ -137,15 +137,8 @@ def _of_table(path: Path) -> Classes:
         del rows[0]  # names of the columns
     if not rows:
         raise ConfigError(f"{path} holds no counts")
-    found = _numbers([row[-1] for row in rows], str(path))
+    found = np.array(whole_numbers([row[-1] for row in rows], str(path)), dtype=np.int64)
     return Classes([row[0] if len(row) > 1 else str(number) for number, row in enumerate(rows)], found)
-
-
-def _numbers(texts: list[str], source: str) -> IntArray:
-    for text in texts:
-        if not text.strip().isdecimal():
-            raise ConfigError(f"{source}: a count must be a whole number, got {text.strip()!r}")
-    return np.array([int(text) for text in texts], dtype=np.int64)
 
 
 def _rows(classes: Classes, schemes: dict[str, str], beta: float, normalize: str) -> list[dict[str, Any]]:

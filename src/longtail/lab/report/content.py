@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from longtail.lab.config import ConfigError
 from longtail.lab.data import GROUPS
 from longtail.lab.experiments.results import SETTING, deltas, summarize_results, to_records
+from longtail.lab.experiments.sweep import duration
+from longtail.lab.report.figures.runs import best_pair, one_experiment
 from longtail.lab.training import RunFolder
 
 if TYPE_CHECKING:
@@ -21,12 +23,10 @@ __all__ = [
     "Cell",
     "Classes",
     "Column",
-    "Comparison",
     "Group",
     "Line",
     "Table",
     "class_table",
-    "comparison",
     "find_groups",
     "overview",
     "problem_table",
@@ -125,24 +125,6 @@ class Group:
     classes: Classes | None
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The weighted setting of the least error whose plain partner is there, and that partner.
-
-    Args:
-        plain: runs of the plain loss, if there are any.
-        weighted: runs of the weighted one, if there are any.
-    """
-
-    plain: DataFrame | None
-    weighted: DataFrame | None
-
-    @property
-    def frames(self) -> list[DataFrame]:
-        """Those that there are."""
-        return [frame for frame in (self.plain, self.weighted) if frame is not None]
-
-
 def overview(frame: DataFrame) -> list[tuple[str, str]]:
     """What was run, as terms and what they are.
 
@@ -161,23 +143,15 @@ def overview(frame: DataFrame) -> list[tuple[str, str]]:
     counted = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(sorted(statuses)))
     names = {"data": "data sets", "imbalance": "imbalance", "model": "networks", "label": "losses", "seed": "seeds"}
     told = [("runs", counted), *((title, _distinct(rows, name)) for name, title in names.items())]
-    told += [("epochs", _distinct(rows, "epochs")), ("training", _duration(row["seconds"] for row in rows))]
+    seconds = sum(row["seconds"] or 0 for row in rows)
+    told += [("epochs", _distinct(rows, "epochs")), ("training time", duration(seconds) if seconds else "")]
     versions = [name for name in frame.columns if name.startswith("version_")]
     told += [("versions", "; ".join(f"{name.removeprefix('version_')} {_distinct(rows, name)}" for name in versions))]
     return [(title, text) for title, text in told if text]
 
 
 def _distinct(rows: list[Row], name: str) -> str:
-    values = dict.fromkeys(_shown(row[name]) for row in rows if row[name] is not None)
-    return ", ".join(values)
-
-
-def _duration(seconds: Iterable[float | None]) -> str:
-    total = sum(value for value in seconds if value is not None)
-    for size, unit in ((3600, "hours"), (60, "minutes")):
-        if total >= size:
-            return f"{total / size:.1f} {unit}"
-    return f"{total:.0f} seconds" if total else ""
+    return ", ".join(_shown(value) for value in sorted({row[name] for row in rows if row[name] is not None}))
 
 
 def setting_table(frame: DataFrame) -> Table:
@@ -201,12 +175,12 @@ def setting_table(frame: DataFrame) -> Table:
     known = any(row["published"] is not None for row in settings)
     columns = [Column("loss", numeric=False), *(Column(_title(name), _is_numeric(settings, name)) for name in shown)]
     columns += [Column(name) for name in ("n", "error %", *(f"{name} %" for name in groups))]
-    columns += [Column("Δ error")] * compared + [Column("published")] * known
+    columns += [Column("Δ error")] * compared + [Column("published (full protocol)")] * known
     lines = []
     for row in settings:
         change = change_of.get(_key(row, SETTING))
         cells = [Cell(row["label"], row["label"]), *(_value(row[name]) for name in shown), _value(row["n"])]
-        cells += [_number(row["error_mean"], _spread(row["error_std"]))]
+        cells += [_number(row["error_mean"], "" if row["error_std"] is None else f"± {row['error_std']:.2f}")]
         cells += [_percent(row[f"{name}_mean"]) for name in groups]
         cells += [_difference(change)] * compared + [_number(row["published"])] * known
         lines.append(Line(cells, row["data"], row["loss"]))
@@ -235,7 +209,8 @@ def run_table(frame: DataFrame) -> Table:
     for row in rows:
         cells = [Cell(row["run_id"], row["run_id"]), *(_value(row[name]) for name in ("status", "label", "seed"))]
         cells += [_number(row["error"]), _number(row["best_error"])]
-        cells += [_percent(row[name]) for name in (*groups, "balanced_accuracy")] + [_number(row["seconds"], form=",.1f")]
+        cells += [_percent(row[name]) for name in (*groups, "balanced_accuracy")]
+        cells.append(_number(row["seconds"], form=",.1f"))
         lines.append(Line(cells, row["data"] or "", row["loss"] or ""))
     return Table(columns, lines)
 
@@ -263,8 +238,6 @@ def problem_table(frame: DataFrame) -> Table:
 def find_groups(frame: DataFrame, runs: Path) -> list[Group]:
     """The complete runs by what they were trained on and how, whatever the loss and the seed.
 
-    Where weights were normalised in both ways, each way is a group of its own, with the plain runs in both.
-
     Args:
         frame: what :func:`load_results` gave.
         runs: the folder that it was given.
@@ -279,24 +252,21 @@ def find_groups(frame: DataFrame, runs: Path) -> list[Group]:
         ...     find_groups(load_results(runs), Path(runs))
         []
     """
-    complete = frame[frame["status"] == "complete"].drop_duplicates([*SETTING, "seed"])
-    common = [name for name in SETTING if name not in LOSS]
-    parts = [part for _, part in complete.groupby(common, dropna=False, sort=False)]
-    split = [piece for part in parts for piece in _by_normalization(part)]
-    rows = [to_records(part.iloc[-1:])[0] for part in split]
+    complete = frame[(frame["status"] == "complete") & frame["error"].notna()].drop_duplicates([*SETTING, "seed"])
+    common = [name for name in SETTING if name not in (*LOSS, "learning_rate")]
+    parts = [piece for _, part in complete.groupby(common, dropna=False, sort=False) for piece in _by_rate(part)]
+    rows = [to_records(part.iloc[:1])[0] for part in parts]
+    # Groups are told apart by what they have in common, and not by the loss that happens to be first.
+    shown = _telling([row | {"label": ""} for row in rows], [*common, "learning_rate"])
     order = sorted(range(len(rows)), key=lambda place: [_sortable(rows[place][name]) for name in FIRST])
-    shown = _telling(rows, common if len(split) == len(parts) else [*common, "normalize"])
-    return [Group(_name(rows[place], shown), split[place], _classes(split[place], runs)) for place in order]
+    return [Group(_name(rows[place], shown), parts[place], _classes(parts[place], runs)) for place in order]
 
 
-def _by_normalization(part: DataFrame) -> list[DataFrame]:
-    plain = part["weighting"] == "uniform"
-    ways = part[~plain]["normalize"].unique()
-    if len(ways) < 2:
+def _by_rate(part: DataFrame) -> list[DataFrame]:
+    """A loss may have a learning rate of its own; with several, each is an experiment."""
+    if not part.duplicated([*LOSS, "seed"]).any():
         return [part]
-    # Plain runs that differ by how their weights of 1 would be normalised are the same run.
-    once = ~part.duplicated(["loss", "gamma", "weighting", "seed"])
-    return [part[(plain & once) | (~plain & (part["normalize"] == way))] for way in ways]
+    return [piece for _, piece in part.groupby("learning_rate", sort=True)]
 
 
 def _name(row: Row, shown: Sequence[str]) -> str:
@@ -315,43 +285,9 @@ def _classes(part: DataFrame, runs: Path) -> Classes | None:
             names, counts = [str(name) for name in data["classes"]], [int(count) for count in data["train_counts"]]
         except (ConfigError, TypeError, ValueError):
             continue
-        if len(names) == len(counts):
+        if len(names) == len(counts) and min(counts, default=-1) >= 0 and any(counts):
             return Classes(names, counts)
     return None
-
-
-def comparison(group: Group) -> Comparison:
-    """What a group's weights changed at best; without a pair, its best plain and its best weighted setting.
-
-    Class-balanced weights come before others. The choice is by the error on the test images.
-
-    Example:
-        >>> import pandas as pd
-        >>> runs = pd.DataFrame({"weighting": ["uniform", "effective"], "error": [30.0, 28.0], "loss": "softmax"})
-        >>> runs = runs.assign(gamma=None, beta=[None, 0.999], normalize="classes")
-        >>> [float(frame["error"].iloc[0]) for frame in comparison(Group("digits", runs, None)).frames]
-        [30.0, 28.0]
-    """
-    frame = group.frame
-    is_plain = frame["weighting"] == "uniform"
-    is_effective = frame["weighting"] == "effective"
-    plain = _by_error(frame[is_plain], ("loss", "gamma"))
-    weighted = _by_error(frame[is_effective if is_effective.any() else ~is_plain], LOSS)
-    for setting in weighted:
-        for partner in plain:
-            if _family(setting) == _family(partner):
-                return Comparison(partner, setting)
-    return Comparison(plain[0] if plain else None, weighted[0] if weighted else None)
-
-
-def _by_error(frame: DataFrame, columns: Sequence[str]) -> list[DataFrame]:
-    settings = [part for _, part in frame.groupby(list(columns), dropna=False, sort=False)]
-    return sorted(settings, key=lambda part: float(part["error"].mean()))
-
-
-def _family(part: DataFrame) -> tuple[Any, ...]:
-    row = to_records(part[["loss", "gamma"]].iloc[:1])[0]
-    return row["loss"], row["gamma"]
 
 
 def class_table(group: Group) -> Table | None:
@@ -365,32 +301,39 @@ def class_table(group: Group) -> Table | None:
 
     Example:
         >>> import pandas as pd
-        >>> runs = pd.DataFrame({"weighting": ["uniform"], "error": [30.0], "loss": "softmax", "label": "softmax"})
-        >>> runs = runs.assign(gamma=None, beta=None, normalize="classes", recall=[[1.0, 0.25]])
-        >>> table = class_table(Group("pets", runs, Classes(["cat", "lynx"], [500, 5])))
-        >>> [[cell.text for cell in line.cells] for line in table.lines]
-        [['lynx', '5', '25.0'], ['cat', '500', '100.0']]
+        >>> class_table(Group("pets", pd.DataFrame(), classes=None)) is None
+        True
     """
     if group.classes is None:
         return None
-    compared = [(frame["label"].iloc[0], _mean_recall(frame, len(group.classes.names))) for frame in comparison(group).frames]
-    compared = [(label, recall) for label, recall in compared if any(value is not None for value in recall)]
+    compared = _compared(group.frame, len(group.classes.names))
     if not compared:
         return None
-    columns = [Column("class", numeric=False), Column("training images"), *(Column(f"{label} %") for label, _ in compared)]
-    if len(compared) == 2:
-        columns.append(Column("difference"))
+    columns = [Column("class", numeric=False), Column("training images"), *(Column(f"{name} %") for name in compared)]
+    columns += [Column("difference")] * (len(compared) == 2)
     lines = []
-    for label, (name, count) in enumerate(zip(group.classes.names, group.classes.counts, strict=True)):
-        recalls = [recall[label] for _, recall in compared]
+    for name, count, *recalls in zip(group.classes.names, group.classes.counts, *compared.values(), strict=True):
         cells = [Cell(name, name), Cell(f"{count:,}", count), *map(_percent, recalls)]
-        if len(recalls) == 2:
-            known = recalls[0] is not None and recalls[1] is not None
-            cells.append(_number(100 * (recalls[1] - recalls[0]) if known else None, form="+.1f"))  # type: ignore[operator]
-        lines.append(Line(cells))
-    place = len(compared) + 1
-    lines.sort(key=lambda line: (_sortable(line.cells[place].value), line.cells[1].value))
+        lines.append(Line(cells + [_gain(recalls[0], recalls[-1])] * (len(recalls) == 2)))
+    last = len(compared) + 1
+    lines.sort(key=lambda line: (_sortable(line.cells[last].value), line.cells[1].value))
     return Table(columns, lines[:MOST_CLASSES], max(0, len(lines) - MOST_CLASSES))
+
+
+def _compared(frame: DataFrame, classes: int) -> dict[str, list[float | None]]:
+    """Recalls by the name of the loss: of the best weighted one and its plain partner, or else of the best one."""
+    runs = one_experiment(frame)
+    try:
+        chosen = best_pair(runs)
+    except ConfigError:
+        best = runs.groupby("label", sort=False)["error"].mean().idxmin()
+        chosen = runs[runs["label"] == best]
+    recalls = {str(label): _mean_recall(part, classes) for label, part in chosen.groupby("label", sort=False)}
+    return {label: recall for label, recall in recalls.items() if any(value is not None for value in recall)}
+
+
+def _gain(plain: float | None, weighted: float | None) -> Cell:
+    return _number(None if plain is None or weighted is None else 100 * (weighted - plain), form="+.1f")
 
 
 def _mean_recall(frame: DataFrame, classes: int) -> list[float | None]:
@@ -446,10 +389,6 @@ def _number(value: float | None, note: str = "", form: str = ".2f") -> Cell:
 
 def _percent(value: float | None) -> Cell:
     return _number(None if value is None or _missing(value) else 100 * value, form=".1f")
-
-
-def _spread(spread: float | None) -> str:
-    return "" if spread is None else f"± {spread:.2f}"
 
 
 def _difference(change: Row | None) -> Cell:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ FORMATS = ("svg", "pdf", "png", "html")
 PPI = 300
 """Of a PNG at its natural size."""
 
+POINT = 72 / 96
+"""Of a pixel: 96 pixels of a chart are an inch, and 72 points of a PDF; so a figure is some 8.5 cm wide as it is."""
+
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -30,7 +35,7 @@ PAGE = """<!DOCTYPE html>
 <style>
 body {{ margin: 1rem; background: white; }}
 #chart {{ display: block; max-width: 720px; }}
-#chart svg {{ width: 100%; height: auto; }}
+#chart svg.marks {{ width: 100%; height: auto; }}
 </style>
 </head>
 <body>
@@ -38,8 +43,8 @@ body {{ margin: 1rem; background: white; }}
 <script>{library}</script>
 <script>
 const spec = {spec};
-const options = {{mode: "vega-lite", renderer: "svg", actions: {{export: true, source: false, compiled: false, editor: false}}}};
-vegaEmbed("#chart", spec, options);
+const actions = {{export: true, source: false, compiled: false, editor: false}};
+vegaEmbed("#chart", spec, {{mode: "vega-lite", renderer: "svg", actions}});
 </script>
 </body>
 </html>
@@ -68,11 +73,10 @@ def save(chart: Any, folder: Path | str, name: str, formats: Sequence[str] = FOR
     for form in formats:
         check_choice("format", form, FORMATS)
     content = spec(chart)
-    makers = {
+    makers: dict[str, Callable[[dict[str, Any]], str | bytes]] = {
         "svg": vl_convert.vegalite_to_svg,
-        # 96 pixels of a chart are an inch, and 72 points of a PDF: so a figure is 8.5 cm wide as it is.
-        "pdf": lambda content: vl_convert.vegalite_to_pdf(content, scale=72 / 96),
-        "png": lambda content: vl_convert.vegalite_to_png(content, scale=72 / 96, ppi=PPI),
+        "pdf": lambda content: vl_convert.svg_to_pdf(_in_points(vl_convert.vegalite_to_svg(content))),
+        "png": lambda content: vl_convert.vegalite_to_png(content, scale=POINT, ppi=PPI),
         "html": lambda content: to_html(content, name),
     }
     written = []
@@ -81,6 +85,11 @@ def save(chart: Any, folder: Path | str, name: str, formats: Sequence[str] = FOR
         write_atomically(path, makers[form](content))
         written.append(path)
     return written
+
+
+def _in_points(svg: str) -> str:
+    """The same drawing, of a size in points."""
+    return re.sub(r' (width|height)="([\d.]+)"', lambda size: f' {size[1]}="{float(size[2]) * POINT:g}"', svg, count=2)
 
 
 def to_html(content: dict[str, Any], title: str) -> str:
@@ -96,5 +105,11 @@ def to_html(content: dict[str, Any], title: str) -> str:
     """
     # In a script, no text may look like its end, or like a comment.
     data = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
-    library = vl_convert.javascript_bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")
-    return PAGE.format(title=html.escape(title), library=library, spec=data)
+    return PAGE.format(title=html.escape(title), library=_library(), spec=data)
+
+
+@functools.cache
+def _library() -> str:
+    """Vega, Vega-Lite and what puts a chart into a page."""
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", "<\\/script")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,21 @@ import altair as alt
 
 from longtail.lab.config import ConfigError
 
-__all__ = ["COLOURS", "DASHES", "GREY", "SHAPES", "WIDTH", "Chart", "beta_name", "palette", "spec", "styled"]
+__all__ = [
+    "COLOURS",
+    "DASHES",
+    "GREY",
+    "PLAIN",
+    "SHAPES",
+    "WIDEST",
+    "WIDTH",
+    "Chart",
+    "beta_name",
+    "data",
+    "palette",
+    "spec",
+    "styled",
+]
 
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart | alt.HConcatChart
 """What the functions of figures return."""
@@ -18,8 +33,14 @@ Chart = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart | alt.HCo
 WIDTH = 235
 """Of a plot in pixels: with its axis and labels, about 320, which are 8.5 cm at 96 to the inch."""
 
+WIDEST = 340
+"""Pixels of a whole figure: in a column of 8.5 cm, its smallest text then still has 7 points."""
+
 GREY = "#767676"
 """Of what others are compared with; as far from white as from black."""
+
+PLAIN = "without the term"
+"""What a loss without class weights is called; it is grey everywhere."""
 
 # Okabe and Ito 2008, without the yellow that no white page shows, and grey instead of black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", GREY)
@@ -31,7 +52,7 @@ SMALL = 10
 """Pixels of all but titles: 7.5 points where the figure is 8.5 cm wide."""
 
 
-def styled(chart: Any, title: str, subtitle: str = "") -> Any:
+def styled(chart: Any, title: str, subtitle: str = "") -> Chart:
     """The chart with its title, in the look of all.
 
     Args:
@@ -43,9 +64,11 @@ def styled(chart: Any, title: str, subtitle: str = "") -> Any:
         >>> styled(alt.Chart().mark_point(), "Recall").to_dict()["title"]["text"]
         'Recall'
     """
-    lines = textwrap.wrap(subtitle, 56)
+    # What stands together stays together.
+    lines = textwrap.wrap(re.sub(r"(?<=[βγ=±]) | (?=[=(])", "\u00a0", subtitle), 56)
     heading = alt.TitleParams(title, subtitle=lines) if lines else alt.TitleParams(title)
-    return chart.properties(title=heading).configure(**_config("#1a1a1a", "transparent"))
+    made: Chart = chart.properties(title=heading).configure(**_config("#1a1a1a", "transparent"))
+    return made
 
 
 def spec(chart: Any, ink: str = "#1a1a1a", background: str = "white") -> dict[str, Any]:
@@ -76,7 +99,14 @@ def _config(ink: str, background: str) -> dict[str, Any]:
         "axis": text | line | {"titleFontWeight": "normal", "titlePadding": 6, "labelPadding": 3},
         "legend": text
         | {"orient": "top", "titleFontWeight": "normal", "titleAnchor": "start", "titleOrient": "left"}
-        | {"labelLimit": 220, "symbolSize": 70, "symbolStrokeWidth": 1.8, "columnPadding": 8, "offset": 6},
+        | {
+            "labelLimit": 220,
+            "symbolSize": 70,
+            "symbolStrokeWidth": 1.8,
+            "symbolOpacity": 1,
+            "columnPadding": 8,
+            "offset": 6,
+        },
         "header": text | {"titleFontWeight": "normal", "labelPadding": 4},
         "title": {"color": ink, "subtitleColor": ink, "fontSize": 11, "subtitleFontSize": SMALL}
         | {"anchor": "start", "fontWeight": 600, "subtitlePadding": 3, "offset": 8},
@@ -84,6 +114,16 @@ def _config(ink: str, background: str) -> dict[str, Any]:
         "line": {"strokeWidth": 1.7},
         "point": {"size": 34, "filled": True, "opacity": 1},
     }
+
+
+def data(rows: list[dict[str, Any]]) -> Any:
+    """Rows as the data of a chart; not as a table of pandas, of which Altair takes 5,000 rows at most.
+
+    Example:
+        >>> data([{"n": 1}]).to_dict()
+        {'values': [{'n': 1}]}
+    """
+    return alt.Data(values=rows)  # type: ignore[no-untyped-call]
 
 
 def palette(names: Sequence[str], what: str = "lines") -> dict[str, alt.Scale]:
@@ -99,13 +139,14 @@ def palette(names: Sequence[str], what: str = "lines") -> dict[str, alt.Scale]:
     """
     if len(names) > len(COLOURS):
         raise ConfigError(f"{len(names)} {what} cannot be told apart: at most {len(COLOURS)}")
-    ranges = {"color": COLOURS, "dash": DASHES, "shape": SHAPES}
-    return {
-        name: alt.Scale(
-            domain=list(names), range=[list(each) if name == "dash" else each for each in values[: len(names)]]
-        )
-        for name, values in ranges.items()
+    hues = [colour for colour in COLOURS if colour != GREY or not any(name.startswith(PLAIN) for name in names)]
+    colours = [GREY if name.startswith(PLAIN) else hues.pop(0) for name in names]
+    ranges: dict[str, list[Any]] = {
+        "color": colours,
+        "dash": [list(dash) for dash in DASHES[: len(names)]],
+        "shape": list(SHAPES[: len(names)]),
     }
+    return {name: alt.Scale(domain=list(names), range=values) for name, values in ranges.items()}
 
 
 def beta_name(beta: float) -> str:

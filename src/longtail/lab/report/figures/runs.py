@@ -9,13 +9,11 @@ import pandas as pd
 
 from longtail.lab.config import ConfigError
 from longtail.lab.experiments.results import SETTING
-from longtail.lab.report.theme import beta_name
+from longtail.lab.report.theme import PLAIN, beta_name
 from longtail.lab.training.run_folder import RunFolder
 from longtail.losses import LOSSES
 
-__all__ = ["PLAIN", "about", "best_pair", "load_epochs", "one_experiment", "series"]
-
-PLAIN = "without the term"
+__all__ = ["about", "best_pair", "choice_said", "load_epochs", "one_experiment", "seeds_said", "series"]
 
 OF_LOSS = ("loss", "weighting", "beta", "gamma", "normalize")
 SCHEMES = ("uniform", "effective", "inverse_sqrt", "inverse")
@@ -38,9 +36,10 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
         Traceback (most recent call last):
         longtail.lab.config.ConfigError: none of the runs is complete
     """
-    runs = frame[frame["status"] == "complete"].drop_duplicates([*SETTING, "seed"]) if len(frame.columns) > 1 else frame
-    if runs.empty or "loss" not in runs:
+    runs = frame[frame["status"] == "complete"]
+    if runs.empty:
         raise ConfigError("none of the runs is complete")
+    runs = runs.drop_duplicates([*SETTING, "seed"])
     for column in SETTING:
         if column not in (*FREE, *may_differ):
             _refuse_several(runs, column)
@@ -49,9 +48,7 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
         _refuse_several(twice, "learning_rate")
     runs = runs.assign(
         loss_name=[_loss_name(loss, gamma) for loss, gamma in zip(runs["loss"], runs["gamma"], strict=True)],
-        term=[
-            _term(*values) for values in zip(runs["weighting"], runs["beta"], runs["normalize"], strict=True)
-        ],
+        term=[_term(*values) for values in zip(runs["weighting"], runs["beta"], runs["normalize"], strict=True)],
     )
     kinds = list(LOSSES)
     ranks = pd.DataFrame(
@@ -71,14 +68,17 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
 def _refuse_several(runs: pd.DataFrame, column: str) -> None:
     values = runs[column].drop_duplicates().tolist()
     if len(values) > 1:
-        shown = ", ".join(_shown(value) for value in sorted(values, key=_shown)[:4]) + (", …" if len(values) > 4 else "")
-        raise ConfigError(f"the runs differ in {column} ({shown}): choose one value of it")
+        texts = sorted(map(_shown, values))
+        shown = ", ".join(texts[:4]) + (", …" if len(texts) > 4 else "")
+        raise ConfigError(f"the runs differ in {column} ({shown}): choose one, such as --only {column}={texts[0]}")
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return " ".join(map(_shown, value))
-    return "none" if value is None or value is pd.NA or value != value else f"{value:g}" if isinstance(value, float) else str(value)
+    if pd.isna(value):
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _loss_name(loss: str, gamma: float) -> str:
@@ -89,7 +89,11 @@ def _term(weighting: str, beta: float, normalize: str) -> str:
     """What the term is; how weights are scaled is told where it is not as in the paper."""
     if weighting == "uniform":
         return PLAIN
-    name = f"β {beta_name(beta)}" if weighting == "effective" else weighting.replace("_sqrt", " square root")
+    name = (
+        f"β {beta_name(beta)}"
+        if weighting == "effective"
+        else {"inverse": "1/n", "inverse_sqrt": "1/√n"}[weighting] + " weights"
+    )
     return name if normalize == "classes" else f"{name}, per sample"
 
 
@@ -125,6 +129,12 @@ def best_pair(runs: pd.DataFrame) -> pd.DataFrame:
     return chosen.assign(name=series(chosen))
 
 
+def choice_said(runs: pd.DataFrame, pair: pd.DataFrame) -> str:
+    """Of how many losses with class weights the one that is shown is the best: whoever looks should know."""
+    found = runs.loc[runs["term"] != PLAIN, ["loss_name", "term"]].drop_duplicates()
+    return f"best of {len(found)} by test error, " if len(found) > 1 and len(pair) < len(runs) else ""
+
+
 def about(runs: pd.DataFrame, *parts: str) -> str:
     """What runs of one experiment have in common, for a subtitle.
 
@@ -138,7 +148,11 @@ def about(runs: pd.DataFrame, *parts: str) -> str:
     said = [Path(first["data"]).name or str(first["data"])]
     said += [f"imbalance {imbalances[0]:g}"] if len(imbalances) == 1 and not pd.isna(imbalances[0]) else []
     said += [str(first["model"]), f"{first['epochs']} epochs"]
-    said += [f"{losses[0]} loss"] if len(losses) == 1 and runs["term"].nunique() > 1 else []
+    said += (
+        [losses[0].replace(",", " loss,") if "," in losses[0] else f"{losses[0]} loss"]
+        if len(losses) == 1 and runs["term"].nunique() > 1
+        else []
+    )
     return ", ".join([*said, *parts])
 
 
@@ -148,7 +162,9 @@ def seeds_said(runs: pd.DataFrame, bars: str = "bars") -> str:
     low, high = int(counts.min()), int(counts.max())
     if high == 1:
         return "one seed"
-    return f"{low if low == high else f'{low} to {high}'} seeds" + (f", {bars} ± one standard deviation" if bars else "")
+    return f"{low if low == high else f'{low} to {high}'} seeds" + (
+        f", {bars} ± one standard deviation" if bars else ""
+    )
 
 
 def load_epochs(folder: Path | str, frame: pd.DataFrame) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from longtail.counts import long_tailed_counts as profile
 from longtail.lab.data.cifar import SIZES
 from longtail.lab.data.summary import BETAS
 from longtail.lab.experiments.paper import IMBALANCES
-from longtail.lab.report.theme import GREY, WIDTH, Chart, beta_name, palette, styled
+from longtail.lab.report.theme import GREY, WIDTH, Chart, beta_name, data, palette, styled
 from longtail.theory import expected_volume, simulate_covering
 from longtail.weights import SCHEMES, check_beta, class_weights, effective_number
 
@@ -25,7 +25,13 @@ Row = dict[str, Any]
 MARKED = 30
 """Up to so many classes, each has a point on its line."""
 
-SCHEME_NAMES = {"inverse_sqrt": "inverse square root", "uniform": "uniform (plain loss)"}
+MOST = 400
+"""Points of a line."""
+
+NARROW = WIDTH - 20
+"""Of a plot whose lines have labels at their ends."""
+
+SCHEME_NAMES = {"inverse": "1/n", "inverse_sqrt": "1/√n", "uniform": "uniform (plain loss)"}
 
 
 def class_balanced_term(betas: Sequence[float] = BETAS, max_count: int = 10_000) -> Chart:
@@ -41,20 +47,21 @@ def class_balanced_term(betas: Sequence[float] = BETAS, max_count: int = 10_000)
     """
     check_positive_integer("max_count", max_count)
     counts = np.unique(np.geomspace(1, max_count, 80).round().astype(np.int64))
-    lines = [*(float(beta) for beta in betas if beta < 1), 1.0]
+    lines = [*_below_one(betas), 1.0]
     names = [f"β {beta_name(beta)}" for beta in lines[:-1]] + ["1/n"]
     rows = [
         {"line": name, "n": int(n), "term": float(1 / volume)}
         for name, beta in zip(names, lines, strict=True)
         for n, volume in zip(counts, effective_number(counts, beta), strict=True)
     ]
-    base = alt.Chart(_data(rows)).encode(
-        x=alt.X("n:Q", title="training images of the class, n", scale=_log(1, max_count), axis=_counts_axis()),
-        y=alt.Y("term:Q", title="(1 − β) / (1 − βⁿ)", scale=_log(None, 1), axis=_powers_axis()),
+    base = alt.Chart(data(rows)).encode(
+        x=alt.X("n:Q", title="training images of the class, n", scale=_log(1, max_count), axis=_log_axis(1, max_count)),
+        y=alt.Y("term:Q", title="(1 − β) / (1 − βⁿ)", scale=_log(1 / max_count, 1), axis=_log_axis(1 / max_count, 1)),
     )
-    ends = _apart([row for row in rows if row["n"] == counts[-1]], "term", min(row["term"] for row in rows))
-    chart = base.mark_line().encode(**_line_styles(names, None), tooltip=_tooltips("line", "n", "term"))
-    return _of(styled(chart + _end_labels(ends, "n", "term"), "Class-balanced term"))
+    ends = _apart([row for row in rows if row["n"] == counts[-1]], "term", 1 / max_count, 1.0)
+    lines_drawn = base.mark_line().encode(**_line_styles(names, None), tooltip=_tooltips("line", "n", "term"))
+    chart = (lines_drawn + _end_labels(ends, "n", "term")).properties(width=NARROW)
+    return styled(chart, "Class-balanced term")
 
 
 def long_tailed_counts(dataset: str) -> Chart:
@@ -71,22 +78,24 @@ def long_tailed_counts(dataset: str) -> Chart:
     num_classes, most = SIZES[dataset]
     factors = sorted(IMBALANCES)
     names = [f"{imbalance:g}" for imbalance in factors]
-    rows = [
+    rows: list[Row] = [
         {"imbalance": name, "class": place, "images": int(images)}
         for name, imbalance in zip(names, factors, strict=True)
         for place, images in enumerate(profile(most, num_classes, imbalance), start=1)
     ]
-    base = alt.Chart(_data(rows)).encode(
+    low = 10 ** int(np.log10(min(row["images"] for row in rows)))
+    base = alt.Chart(data(rows)).encode(
         x=_rank_axis(num_classes),
-        y=alt.Y("images:Q", title="training images of the class", scale=_log(1, most), axis=_counts_axis()),
+        y=alt.Y("images:Q", title="training images of the class", scale=_log(low, most), axis=_log_axis(low, most)),
     )
-    ends = _apart([row for row in rows if row["class"] == num_classes], "images", 1)
-    head = [{"line": "imbalance", "class": num_classes, "images": ends[0]["images"] * 1.45}]
+    ends = _apart([row for row in rows if row["class"] == num_classes], "images", low, most)
+    head = [{"line": "imbalance", "class": num_classes, "images": ends[0]["images"] * (most / low) ** (13 / 170)}]
     chart = base.mark_line(point=_points(num_classes)).encode(
         **_line_styles(names, None, "imbalance"), tooltip=_tooltips("imbalance", "class", "images")
     )
     labels = _end_labels([{**row, "line": row["imbalance"]} for row in ends] + head, "class", "images")
-    return _of(styled(chart + labels, "Long-tailed training sets", f"{dataset}, {most:,} images of a class before"))
+    chart = (chart + labels).properties(width=NARROW)
+    return styled(chart, "Long-tailed training sets", f"{dataset}, {most:,} images of a class before")
 
 
 def effective_numbers(counts: Any, betas: Sequence[float] = BETAS, title: str = "Effective number of images") -> Chart:
@@ -102,24 +111,29 @@ def effective_numbers(counts: Any, betas: Sequence[float] = BETAS, title: str = 
         ['2 classes of 50 to 10 images']
     """
     ordered = _ordered(counts)
-    names = [*(beta_name(float(beta)) for beta in betas if beta < 1), "→ 1 (images)"]
-    values = [*(effective_number(ordered, float(beta)) for beta in betas if beta < 1), ordered]
+    names = [*(beta_name(beta) for beta in _below_one(betas)), "1 (images)"]
+    values = [*(effective_number(ordered, beta) for beta in _below_one(betas)), ordered]
     rows = [
-        {"β": name, "class": place, "images": int(images), "effective": float(value)}
+        {"β": name, "class": place + 1, "images": int(ordered[place]), "effective": float(line[place])}
         for name, line in zip(names, values, strict=True)
-        for place, (images, value) in enumerate(zip(ordered, line, strict=True), start=1)
+        for place in _places(len(ordered))
     ]
     chart = (
-        alt.Chart(_data(rows))
+        alt.Chart(data(rows))
         .mark_line(point=_points(len(ordered)))
         .encode(
             x=_rank_axis(len(ordered)),
-            y=alt.Y("effective:Q", title="effective number of images", scale=_log(1, None), axis=_counts_axis()),
-            **_line_styles(names, "β", "β"),
+            y=alt.Y(
+                "effective:Q",
+                title="effective number of images",
+                scale=_log(1, ordered[0]),
+                axis=_log_axis(1, ordered[0]),
+            ),
+            **_line_styles(names, "β", "β", columns=3),
             tooltip=_tooltips("β", "class", "images", "effective"),
         )
     )
-    return _of(styled(chart, title, _counts_said(ordered)))
+    return styled(chart, title, _counts_said(ordered))
 
 
 def scheme_weights(counts: Any, beta: float = 0.999) -> Chart:
@@ -136,24 +150,29 @@ def scheme_weights(counts: Any, beta: float = 0.999) -> Chart:
     ordered = _ordered(counts)
     check_beta(beta)
     names = {scheme: SCHEME_NAMES.get(scheme, scheme) for scheme in SCHEMES} | {"effective": f"β {beta_name(beta)}"}
-    rows = [
-        {"weights": names[scheme], "class": place, "images": int(images), "weight": float(weight)}
+    weights = {scheme: class_weights(ordered, scheme=scheme, beta=beta) for scheme in SCHEMES}
+    rows: list[Row] = [
+        {
+            "weights": names[scheme],
+            "class": place + 1,
+            "images": int(ordered[place]),
+            "weight": float(weights[scheme][place]),
+        }
         for scheme in SCHEMES
-        for place, (images, weight) in enumerate(
-            zip(ordered, class_weights(ordered, scheme=scheme, beta=beta), strict=True), start=1
-        )
+        for place in _places(len(ordered))
     ]
+    ends = min(row["weight"] for row in rows), max(row["weight"] for row in rows)
     chart = (
-        alt.Chart(_data(rows))
+        alt.Chart(data(rows))
         .mark_line(point=_points(len(ordered)))
         .encode(
             x=_rank_axis(len(ordered)),
-            y=alt.Y("weight:Q", title="weight of the class (mean 1)", scale=_log(None, None), axis=_powers_axis()),
+            y=alt.Y("weight:Q", title="weight of the class (mean 1)", axis=_log_axis(*ends), scale=_log(*ends)),
             **_line_styles(list(names.values()), None, "weights", columns=2),
             tooltip=_tooltips("weights", "class", "images", "weight"),
         )
     )
-    return _of(styled(chart, "Class weights", _counts_said(ordered)))
+    return styled(chart, "Class weights", _counts_said(ordered))
 
 
 def random_covering(prototypes: int = 100, draws: int | None = None, trials: int = 1000, seed: int = 0) -> Chart:
@@ -166,8 +185,8 @@ def random_covering(prototypes: int = 100, draws: int | None = None, trials: int
         seed: of the simulation.
 
     Example:
-        >>> random_covering(10, trials=10).to_dict()["title"]["subtitle"]
-        ['N = 10 prototypes, so β = 0.9; 10 trials, band: 90% of them']
+        >>> random_covering(10, trials=10).to_dict()["title"]["text"]
+        'Random covering'
     """
     check_positive_integer("prototypes", prototypes)
     last = 5 * prototypes if draws is None else draws
@@ -178,34 +197,29 @@ def random_covering(prototypes: int = 100, draws: int | None = None, trials: int
     columns = zip(steps, volume.mean(axis=0)[steps - 1], form, low, high, strict=True)
     keys = ("n", "simulated", "closed_form", "low", "high")
     rows = [dict(zip(keys, (int(n), *map(float, values)), strict=True)) for n, *values in columns]
-    names = ["closed form Eₙ", "mean of the simulation"]
+    names = ["closed form", "mean of the simulation"]
     scales = palette(names)
     kind = alt.Color("kind:N", title=None, scale=scales["color"], sort=names)
-    base = alt.Chart(_data(rows)).encode(
-        x=alt.X("n:Q", title="samples drawn, n", axis=alt.Axis(format=",", tickCount=5)),
+    shape = alt.Shape("kind:N", title=None, scale=alt.Scale(domain=names, range=["stroke", "circle"]), sort=names)
+    base = alt.Chart(data(rows)).encode(
+        x=alt.X("n:Q", title="samples drawn, n", axis=alt.Axis(format=",d", tickMinStep=1)),
         tooltip=_tooltips("n", "simulated", "closed_form", "low", "high"),
     )
-    shared = {"title": "covered volume", "axis": alt.Axis(format=",", tickCount=5)}
+    shared: dict[str, Any] = {"title": "covered volume", "axis": alt.Axis(format=",~r", tickCount=5)}
     band = base.mark_area(color=GREY, opacity=0.3).encode(y=alt.Y("low:Q", **shared), y2="high:Q")
-    line = base.transform_calculate(kind=f"'{names[0]}'").mark_line().encode(y=alt.Y("closed_form:Q", **shared), color=kind)
+    line = (
+        base.transform_calculate(kind=f"'{names[0]}'")
+        .mark_line()
+        .encode(y=alt.Y("closed_form:Q", **shared), color=kind)
+    )
     points = (
         base.transform_calculate(kind=f"'{names[1]}'")
-        .mark_point(shape="circle", filled=False, strokeWidth=1.3, size=28)
-        .encode(y=alt.Y("simulated:Q", **shared), color=kind)
+        .mark_point(filled=False, strokeWidth=1.3, size=28)
+        .encode(y=alt.Y("simulated:Q", **shared), color=kind, shape=shape)
     )
-    limit = alt.Chart(_data([{"N": prototypes}])).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y="N:Q")
-    said = f"N = {prototypes:,} prototypes, so β = {beta_name(1 - 1 / prototypes)}; {trials:,} trials, band: 90% of them"
-    return _of(styled(band + limit + line + points, "Random covering", said))
-
-
-def _of(chart: Any) -> Chart:
-    made: Chart = chart
-    return made
-
-
-def _data(rows: list[Row]) -> alt.Data:
-    # Not a DataFrame: of those Altair takes 5,000 rows at most.
-    return alt.Data(values=rows)
+    limit = alt.Chart(data([{"N": prototypes}])).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y="N:Q")
+    said = f"N = {prototypes:,} prototypes, β = {beta_name(1 - 1 / prototypes)}; {trials:,} trials, band: 90%"
+    return styled(band + limit + line + points, "Random covering", said)
 
 
 def _ordered(counts: Any) -> Any:
@@ -214,32 +228,48 @@ def _ordered(counts: Any) -> Any:
     return np.sort(values)[::-1]
 
 
+def _places(num_classes: int) -> list[int]:
+    """Of the classes that are drawn: of thousands, some hundreds look the same."""
+    return sorted({round(place) for place in np.linspace(0, num_classes - 1, min(num_classes, MOST)).tolist()})
+
+
+def _below_one(betas: Sequence[float]) -> list[float]:
+    """Each once; 1 is a line of every figure."""
+    check_beta(list(betas))
+    return [beta for beta in dict.fromkeys(map(float, betas)) if beta < 1]
+
+
 def _counts_said(ordered: Any) -> str:
-    return f"{len(ordered):,} classes of {int(ordered[0]):,} to {int(ordered[-1]):,} images"
+    noun = "class" if len(ordered) == 1 else "classes"
+    most, fewest = int(ordered[0]), int(ordered[-1])
+    return f"{len(ordered):,} {noun} of {most:,}{f' to {fewest:,}' if fewest < most else ''} images"
 
 
-def _log(low: float | None, high: float | None) -> alt.Scale:
-    domain = {} if low is None else {"domainMin": low}
-    return alt.Scale(type="log", nice=False, **domain, **({} if high is None else {"domainMax": high}))
+def _log(low: float, high: float) -> alt.Scale:
+    # Where all values are the same, but for rounding, they are in the middle.
+    ends = [low, high] if high > 1.01 * low else [low / 2, high * 2]
+    return alt.Scale(type="log", nice=False, domain=[float(end) for end in ends])
 
 
-def _counts_axis() -> alt.Axis:
-    """Powers of ten, which need no more to be read."""
-    powers = [10.0**exponent for exponent in range(8)]
-    return alt.Axis(format=",d", values=powers)
-
-
-def _powers_axis() -> alt.Axis:
-    powers = [10.0**exponent for exponent in range(-8, 5)]
-    return alt.Axis(values=powers, format="~g")
+def _log_axis(low: float, high: float) -> alt.Axis:
+    """Powers of ten and the end of the axis; where these are few, 2 and 5 times them, too."""
+    low, high = (low, high) if high > 1.01 * low else (low / 2, high * 2)
+    decades = np.log10(high / low)
+    steps = (1,) if decades > 2.2 else (1, 2, 5)
+    ticks = [float(f"{step}e{exponent}") for exponent in range(-12, 12) for step in steps]
+    shown = [tick for tick in ticks if low <= tick <= high]
+    if high >= 1 and decades > 2.2 and high > 2 * shown[-1]:
+        shown.append(float(high))
+    return alt.Axis(format=",~r" if low >= 1 else "~r", values=shown)
 
 
 def _rank_axis(num_classes: int) -> alt.X:
+    ticks: dict[str, Any] = {"values": list(range(1, num_classes + 1))} if num_classes <= 10 else {"tickCount": 6}
     return alt.X(
         "class:Q",
         title="class, from most to fewest training images",
-        scale=alt.Scale(domain=[1, num_classes], nice=False),
-        axis=alt.Axis(format=",d", tickMinStep=1, tickCount=min(num_classes, 10), grid=False),
+        scale=alt.Scale(domain=[1, max(num_classes, 2)], nice=False),
+        axis=alt.Axis(format=",d", grid=False, **ticks),
     )
 
 
@@ -251,7 +281,11 @@ def _line_styles(names: list[str], title: str | None, field: str = "line", colum
     """Colour and dash, with a legend unless the lines have labels at their ends."""
     scales = palette(names)
     labelled = title is None and not columns
-    legend = None if labelled else alt.Legend(title=title, columns=columns or len(names), symbolType="stroke", symbolSize=220)
+    legend = (
+        None
+        if labelled
+        else alt.Legend(title=title, columns=columns or len(names), symbolType="stroke", symbolSize=180)
+    )
     return {
         "color": alt.Color(f"{field}:N", scale=scales["color"], sort=names, legend=legend),
         "strokeDash": alt.StrokeDash(f"{field}:N", scale=scales["dash"], sort=names, legend=legend),
@@ -269,19 +303,15 @@ def _tooltips(*fields: str) -> list[alt.Tooltip]:
     ]
 
 
-def _apart(ends: list[Row], field: str, low: float, height: float = 170, gap: float = 11) -> list[Row]:
-    """The ends of lines, highest first, moved so that their labels do not touch; the axis is logarithmic."""
-    ends = sorted(ends, key=lambda row: -row[field])
-    decades = np.log10(max(row[field] for row in ends) / low)
-    return [dict(row) for row in ends] if decades <= 0 else _spread(ends, field, gap / height)
+def _apart(ends: list[Row], field: str, low: float, high: float, height: float = 170, gap: float = 11) -> list[Row]:
+    """The ends of lines, highest first, moved down where their labels would touch; the axis is logarithmic."""
+    step = (high / low) ** (gap / height)
+    moved: list[Row] = []
+    for row in sorted(ends, key=lambda row: -row[field]):
+        place = min(row[field], moved[-1][field] / step) if moved else row[field]
+        moved.append({**row, field: place})
+    return moved
 
 
-def _spread(ends: list[Row], field: str, share: float) -> list[Row]:
-    del share
-    return [dict(row) for row in ends]
-
-
-def _end_labels(ends: list[Row], x: str, y: str) -> alt.Chart:
-    return (
-        alt.Chart(_data(ends)).mark_text(align="left", dx=6).encode(x=f"{x}:Q", y=f"{y}:Q", text="line:N")
-    )
+def _end_labels(ends: list[Row], x: str, y: str) -> Any:
+    return alt.Chart(data(ends)).mark_text(align="left", dx=6).encode(x=f"{x}:Q", y=f"{y}:Q", text="line:N")

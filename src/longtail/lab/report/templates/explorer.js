@@ -24,6 +24,10 @@
     return raw.map((value) => value * scale);
   }
 
+  // Not Math.max(...values), which fails for as many values as a function has no room for.
+  const largest = (values) => values.reduce((a, b) => Math.max(a, b));
+  const smallest = (values) => values.reduce((a, b) => Math.min(a, b));
+
   const focal = (p, gamma) => (gamma === 0 ? 1 : (1 - p) ** gamma) * (p === 1 ? 0 : -Math.log(p));
 
   /** β with as many digits as tell it apart from 1, so that the line of Python gives what is shown. */
@@ -41,14 +45,16 @@
     return /^".*"$/.test(text) ? text.slice(1, -1).replaceAll('""', '"') : text;
   }
 
-  /** {names, counts} or {problem}. Lines of a name and a number, or numbers alone. */
+  /** {names, counts} or {problem}: numbers alone, or in each line a name and a number. */
   function parse(text) {
     const lines = text.replace(/^\uFEFF/, "").split(/\r\n|\r|\n/).map((line) => line.trim()).filter(Boolean);
     if (!lines.length) return { problem: "" };
-    const pairs = lines.map((line) => /^(.*)[,;\t]\s*([^,;\t]*)$/.exec(line));
-    const inPairs = (pair, place) => pair && (!isCount(pair[1].trim()) || lines.length > 1) && !/^[\d\s]*[,;\t]/.test(pair[1] + "x".repeat(0));
-    const named = pairs.every(inPairs);
-    return named ? parseNamed(pairs) : parseNumbers(text);
+    const pairs = lines.map((line) => /^(.*\S)\s*[,;\t]\s*([^,;\t]*)$/.exec(line) || /^(.*\S)\s+(\d+)$/.exec(line));
+    // Two numbers in each of several lines are a name that is a number, and a count.
+    const two = lines.length > 1 && lines.every((line) => /^\d+\s*[,;\t]\s*\d+$/.test(line));
+    const numbers = /^[\d\s,;[\]()]*$/.test(lines.join(" ")) && !two;
+    const list = lines.length === 1 && pairs[0] && /[,;\t]/.test(pairs[0][1]);
+    return numbers || list || pairs.includes(null) ? parseNumbers(lines.join(" ")) : parseNamed(pairs);
   }
 
   function parseNamed(pairs) {
@@ -128,7 +134,7 @@
   }
 
   function drawNumbers(counts, effective) {
-    const top = Math.ceil(Math.log10(Math.max(...counts)) + 1e-9) || 1;
+    const top = Math.ceil(Math.log10(largest(counts)) + 1e-9) || 1;
     const ticks = Array.from({ length: top + 1 }, (_, place) => 10 ** place);
     // Half a decade below 1, so that a class of one image has a bar.
     const picture = frame(get("numbers-chart"), 190, ticks, (value) => (Math.log10(value) + 0.5) / (top + 0.5));
@@ -138,7 +144,7 @@
   }
 
   function drawWeights(weights) {
-    const most = Math.max(...weights, 1) * 1.05;
+    const most = Math.max(largest(weights), 1) * 1.05;
     const picture = frame(get("weights-chart"), 190, niceTicks(most), (value) => value / most);
     bars(picture, weights, "effective");
     const { svg, box, y } = picture;
@@ -149,7 +155,7 @@
   const PROBABILITIES = Array.from({ length: 200 }, (_, place) => (place + 1) / 200);
 
   function drawLoss(curves) {
-    const most = Math.max(...curves.map(([, , loss]) => loss(0.1)), 0.5) * 1.15;
+    const most = Math.max(largest(curves.map(([, , loss]) => loss(0.1))), 0.5) * 1.15;
     const picture = frame(get("loss-chart"), 260, niceTicks(most), (value) => value / most);
     const { svg, box, y } = picture;
     const clip = node("clipPath", { id: "loss-clip" });
@@ -223,7 +229,7 @@
     const { names, counts } = read;
     const absent = counts.filter((n) => n === 0).length;
     const present = counts.filter((n) => n > 0);
-    const [most, least] = [present.reduce((a, b) => Math.max(a, b)), present.reduce((a, b) => Math.min(a, b))];
+    const [most, least] = [largest(present), smallest(present)];
     const total = counts.reduce((a, b) => a + b, 0).toLocaleString("en");
     say(`${counts.length} classes, ${total} images, imbalance ${digits(most / least)}.` + (absent ? ` ${absent} without images: weight 0.` : ""));
     const effective = counts.map((n) => effectiveNumber(n, beta));

@@ -1,0 +1,394 @@
+"""What is inside the charts, computed anew, and that every one of them becomes a file in every format."""
+
+import io
+import json
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from longtail.lab.config import ConfigError, LossConfig
+from longtail.lab.experiments import heatmap as heatmap_runs
+from longtail.lab.experiments import load_results, losses
+from longtail.lab.report import FIGURES, Inputs, figures, save
+from longtail.lab.report.theme import COLOURS, GREY, WIDEST, palette, spec
+from longtail.theory import expected_volume
+from longtail.weights import class_weights, effective_number
+from tests.lab.experiments.test_results import FOCAL, PLAIN, PLAIN_FOCAL, run_of, write_run
+
+STRANGE = ["<script>alert(1)</script>", "owl & cat, β", "</script><!--", "owl & cat, β", *(f"c{i}" for i in range(6))]
+COUNTS = [5, 400, 30, 90, 1000, 2, 17, 60, 800, 12]
+BALANCED = LossConfig(beta=0.999)
+
+
+def tables_of(content):
+    """All tables of a chart."""
+    if isinstance(content, list):
+        return [table for part in content for table in tables_of(part)]
+    if not isinstance(content, dict):
+        return []
+    own = [content["data"]["values"]] if "values" in content.get("data", {}) else []
+    return own + [table for name, part in content.items() if name != "data" for table in tables_of(part)]
+
+
+def rows_of(chart, *fields):
+    """The rows of the first table that has these columns."""
+    return next(rows for rows in tables_of(chart.to_dict()) if set(fields) <= set(rows[0]))
+
+
+def calibration_of(seed, shift):
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 50, 15)
+    sure = (np.arange(15) + 0.5) / 15
+    right = np.clip(sure - shift, 0, 1)
+    return [[int(n), float(c), float(a)] if n else [0, None, None] for n, c, a in zip(images, sure, right, strict=True)]
+
+
+def write_whole_run(runs, config, error, classes=10, names=STRANGE, counts=COUNTS, **metrics):
+    """A run with all that figures read."""
+    rng = np.random.default_rng(config.seed)
+    metrics = {"recall": rng.random(classes).tolist(), "calibration": calibration_of(config.seed, 0.1)} | metrics
+    folder = write_run(runs, config, error=error, few=float(rng.random()), **metrics)
+    data = {"classes": names, "train_counts": counts, "mean": [0.0], "std": [1.0], "image_shape": [3, 8, 8]}
+    (folder / "data.json").write_text(json.dumps(data))
+    epochs = [{"epoch": epoch, "error": error + 40 / epoch} for epoch in range(1, 6)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(epoch) + "\n" for epoch in epochs))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two losses, with and without the term, three seeds."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in range(3):
+        for loss, error in ((PLAIN, 30.0), (BALANCED, 26.0), (PLAIN_FOCAL, 29.0), (FOCAL, 24.0)):
+            write_whole_run(folder, run_of(loss, seed), error + seed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def frame(runs):
+    return load_results(runs)
+
+
+def test_the_term_is_the_reciprocal_of_the_effective_number():
+    rows = rows_of(figures.class_balanced_term([0.9, 0.999, 0.9, 1.0], max_count=500), "term", "n", "line")
+    lines = {row["line"] for row in rows}
+    counts = sorted({row["n"] for row in rows})
+    assert (lines, counts[0], counts[-1]) == ({"β 0.9", "β 0.999", "1/n"}, 1, 500)
+    for row in rows:
+        beta = {"β 0.9": 0.9, "β 0.999": 0.999, "1/n": 1.0}[row["line"]]
+        assert row["term"] == pytest.approx(1 / effective_number(row["n"], beta)), row
+
+
+@pytest.mark.parametrize(
+    ("dataset", "classes", "most"), [("cifar10", 10, 5000), ("cifar20", 20, 2500), ("cifar100", 100, 500)]
+)
+def test_the_tails_are_those_of_the_paper(dataset, classes, most):
+    rows = rows_of(figures.long_tailed_counts(dataset), "imbalance")
+    assert len(rows) == 5 * classes
+    for row in rows:
+        if row["class"] == 1:
+            assert row["images"] == most
+        if row["class"] == classes:
+            assert row["images"] == int(most / float(row["imbalance"]))
+    with pytest.raises(ValueError, match="digits"):
+        figures.long_tailed_counts("digits")
+
+
+def test_effective_numbers_are_in_the_order_of_counts():
+    rows = rows_of(figures.effective_numbers(COUNTS, [0.99], title="Mine"), "effective")
+    for name, beta in (("0.99", 0.99), ("1 (images)", 1.0)):
+        line = [row for row in rows if row["β"] == name]
+        assert [row["class"] for row in line] == list(range(1, 11))
+        assert [row["images"] for row in line] == sorted(COUNTS, reverse=True)
+        assert [row["effective"] for row in line] == pytest.approx(effective_number(sorted(COUNTS)[::-1], beta))
+    with pytest.raises(ValueError, match="class 1"):
+        figures.effective_numbers([5, 0])
+
+
+def test_thousands_of_classes_become_hundreds_of_points():
+    rows = rows_of(figures.effective_numbers(np.arange(8000, 0, -1), [0.9]), "effective")
+    assert len(rows) <= 800
+    assert {1, 8000} <= {row["class"] for row in rows}
+
+
+def test_weights_of_all_schemes():
+    rows = rows_of(figures.scheme_weights([10, 100], beta=0.9), "weight")
+    found = {(row["weights"], row["images"]): row["weight"] for row in rows}
+    assert len(found) == 8
+    expected = class_weights([100, 10], beta=0.9)
+    assert [found["β 0.9", 100], found["β 0.9", 10]] == pytest.approx(expected)
+    assert found["1/n", 10] == pytest.approx(20 / 11)
+    assert found["1/√n", 10] / found["1/√n", 100] == pytest.approx(10**0.5)
+    assert found["uniform (plain loss)", 10] == 1
+
+
+@pytest.mark.parametrize("counts", [[7], [100, 100, 100], [1, 1], [10**6, 1]])
+def test_equal_counts_and_a_single_class_can_be_drawn(counts, tmp_path):
+    for name, chart in (("a", figures.effective_numbers(counts)), ("b", figures.scheme_weights(counts))):
+        (path,) = save(chart, tmp_path, name, ["svg"])
+        text = path.read_text()
+        assert "NaN" not in text
+        places = [float(place) for place in re.findall(r"translate\([\d.-]+,([\d.-]+)\)", text)]
+        assert min(places) > -200
+
+
+def test_the_simulated_covering_lies_on_the_closed_form():
+    rows = rows_of(figures.random_covering(20, draws=60, trials=4000), "simulated")
+    drawn = [row["n"] for row in rows]
+    assert [row["closed_form"] for row in rows] == pytest.approx(expected_volume(drawn, 20))
+    assert [row["simulated"] for row in rows] == pytest.approx([row["closed_form"] for row in rows], abs=0.15)
+    assert all(row["low"] <= row["simulated"] <= row["high"] for row in rows if row["n"] > 1)
+
+
+def test_errors_over_beta_have_the_plain_loss_beside_them(frame):
+    rows = rows_of(figures.error_over_beta(frame), "plain_error")
+    found = {
+        row["loss_name"]: (row["β"], row["error"], row["spread"], row["plain_error"], row["seeds"]) for row in rows
+    }
+    assert found == {"softmax": ("0.999", 27.0, 1.0, 31.0, 3), "focal, γ 0.5": ("0.999", 25.0, 1.0, 30.0, 3)}
+
+
+def test_the_heatmap_marks_the_best_of_each_column(tmp_path):
+    rng = np.random.default_rng(0)
+    errors = {}
+    for config in heatmap_runs("cifar10"):
+        for seed in (0, 1):
+            error = float(rng.uniform(20, 40))
+            errors.setdefault((config.loss.label, f"{config.data.subset.imbalance:g}"), []).append(error)
+            write_run(tmp_path, replace(config, seed=seed), error=error)
+    chart = figures.heatmap(load_results(tmp_path))
+    rows = rows_of(chart, "best")
+    assert {(row["row"], row["column"]): row["error"] for row in rows} == pytest.approx(
+        {key: np.mean(values) for key, values in errors.items()}
+    )
+    for column in ("200", "100", "50", "20", "10"):
+        cells = {row["row"]: row for row in rows if row["column"] == column}
+        assert len(cells) == 25
+        (best,) = (name for name, row in cells.items() if row["best"])
+        assert best == min(cells, key=lambda name: cells[name]["error"])
+        assert (cells[best]["share"], max(row["share"] for row in cells.values())) == (0, 1)
+        assert cells[best]["ink"] == "#000000"
+        assert max(cells.values(), key=lambda row: row["share"])["ink"] == "#ffffff"
+    encoding = chart.to_dict()["layer"][0]["encoding"]
+    assert encoding["y"]["sort"] == [loss.label for loss in losses()]
+    assert encoding["x"]["sort"] == ["200", "100", "50", "20", "10"]
+    # One imbalance more would be a figure of its own: the errors over β are of one.
+    with pytest.raises(ConfigError, match=r"differ in imbalance \(10, 100, 20, 200, …\)"):
+        figures.error_over_beta(load_results(tmp_path))
+
+
+def test_text_on_every_shade_of_the_heatmap_can_be_read():
+    from longtail.lab.report.figures.errors import _cells, _luminance
+
+    cells = _cells([{"column": "50", "error": float(error)} for error in range(101)])
+    for cell in cells:
+        light, dark = sorted([_luminance(cell["fill"]), _luminance(cell["ink"])], reverse=True)
+        assert (light + 0.05) / (dark + 0.05) > 4.5
+
+
+def test_recalls_are_in_the_order_of_counts_with_names_whole(frame):
+    chart = figures.recall_per_class(frame, STRANGE, COUNTS)
+    rows = rows_of(chart, "recall", "label")
+    assert {row["name"] for row in rows} == {"without the term", "β 0.999"}  # of the focal loss, which is the best
+    order = np.argsort([-count for count in COUNTS], kind="stable")
+    for loss, name in ((PLAIN_FOCAL, "without the term"), (FOCAL, "β 0.999")):
+        line = [row for row in rows if row["name"] == name]
+        assert [row["class"] for row in line] == [STRANGE[place] for place in order]
+        assert [row["images"] for row in line] == sorted(COUNTS, reverse=True)
+        expected = np.mean(frame[frame["label"] == loss.label]["recall"].tolist(), axis=0)[order] * 100
+        assert [row["recall"] for row in line] == pytest.approx(expected)
+    assert len({row["label"] for row in rows}) == 10  # though two classes have the same name
+    with pytest.raises(ConfigError, match="recalls of 10 classes, but there are 2"):
+        figures.recall_per_class(frame, ["a", "b"], [1, 2])
+    with pytest.raises(ConfigError, match="3 names of classes but 2 counts"):
+        figures.recall_per_class(frame, ["a", "b", "c"], [1, 2])
+
+
+def test_neighbours_stand_together_where_there_are_many_classes(tmp_path):
+    counts = np.arange(200, 0, -1)
+    for loss, shift in ((PLAIN, 0.0), (BALANCED, 0.1)):
+        recall = [None, *(counts[1:] / 250 + shift).tolist()]
+        write_run(tmp_path, run_of(loss), error=30 - shift, recall=recall)
+    rows = rows_of(figures.recall_per_class(load_results(tmp_path), [f"c{i}" for i in range(200)], counts), "most")
+    plain = [row for row in rows if row["name"] == "without the term"]
+    assert len(plain) == 40
+    assert plain[0]["recall"] == pytest.approx(100 * counts[1:5].mean() / 250)  # the class that has none is left out
+    assert plain[-1]["recall"] == pytest.approx(100 * counts[-5:].mean() / 250)
+    assert (plain[-1]["most"], plain[-1]["fewest"]) == (5, 1)
+
+
+def test_groups_that_have_no_class_are_left_out(frame):
+    rows = rows_of(figures.group_recalls(frame), "group")
+    assert len(rows) == 12
+    few = frame[frame["label"] == "softmax"]["few"] * 100
+    (row,) = (row for row in rows if row["group"].startswith("few") and row["name"] == "softmax")
+    assert (row["recall"], row["spread"]) == pytest.approx((few.mean(), few.std()))
+    assert not row["weighted"]
+    rows = rows_of(figures.group_recalls(frame.assign(medium=float("nan"))), "group")
+    assert {row["group"].split(":")[0] for row in rows} == {"many", "few"}
+    with pytest.raises(ConfigError, match="needs runs with recalls of groups"):
+        figures.group_recalls(frame.assign(many=float("nan"), medium=float("nan"), few=float("nan")))
+
+
+def test_calibration_adds_up_the_images_of_all_seeds(frame):
+    rows = rows_of(figures.calibration(frame), "share")
+    plain = [row for row in rows if row["name"].startswith("without the term")]
+    tables = np.nan_to_num(np.array(frame[frame["label"] == "focal_0.5"]["calibration"].tolist(), dtype=float))
+    images = tables[:, :, 0].sum(axis=0)
+    assert [row["images"] for row in plain] == images.tolist()
+    assert sum(row["share"] for row in plain) == pytest.approx(100)
+    right = (tables[:, :, 0] * tables[:, :, 2]).sum(axis=0)
+    there = [row["accuracy"] for row in plain if row["images"]]
+    assert there == pytest.approx(100 * (right / np.maximum(images, 1))[images > 0])
+    gap = np.abs((tables[:, :, 0] * (tables[:, :, 1] - tables[:, :, 2])).sum(axis=0)).sum() / images.sum()
+    assert plain[0]["name"] == f"without the term: {100 * gap:.1f}%"
+    with pytest.raises(ConfigError, match="none of the runs has a calibration"):
+        figures.calibration(frame.assign(calibration=None))
+
+
+def test_training_curves_have_every_seed(runs, frame):
+    epochs = figures.load_epochs(runs, frame)
+    rows = rows_of(figures.training_curves(epochs), "epoch")
+    assert len(rows) == 4 * 3 * 5
+    assert {row["name"] for row in rows} == {"softmax", "softmax, β 0.999", "focal, γ 0.5", "focal, γ 0.5, β 0.999"}
+    found = [row["error"] for row in rows if row["name"] == "softmax" and row["seed"] == 2]
+    assert found == pytest.approx([32 + 40 / epoch for epoch in range(1, 6)])
+    with pytest.raises(ConfigError, match="tested after two epochs or more"):
+        figures.training_curves(epochs[epochs["epoch"] == 5])
+    with pytest.raises(ConfigError, match="tested after their epochs"):
+        figures.training_curves(epochs[:0])
+    alone = runs / frame["run_id"][0]
+    assert len(figures.load_epochs(alone, load_results(alone))) == 5
+
+
+def test_of_many_losses_the_curves_are_of_the_best_and_its_partner(tmp_path):
+    for place, loss in enumerate(losses(gammas=(0.5,))):
+        write_whole_run(tmp_path, run_of(loss), 40.0 - (loss.label == "sigmoid_0.99") - place / 100)
+    chart = figures.training_curves(figures.load_epochs(tmp_path, load_results(tmp_path)))
+    assert "best of 12 by test error" in " ".join(chart.to_dict()["title"]["subtitle"])
+    rows = rows_of(chart, "epoch")
+    assert {row["run"].split("-")[3] for row in rows} == {"sigmoid", "sigmoid_0.99"}
+    assert {row["name"] for row in rows} == {"without the term", "β 0.99"}
+
+
+def test_missing_values_are_no_reason_to_fail(tmp_path):
+    for seed, metrics in enumerate(
+        [{"recall": [None] * 10, "error": 25.0}, {"recall": [0.5] * 9 + [None], "many": None}]
+    ):
+        for loss in (PLAIN, BALANCED):
+            write_whole_run(tmp_path, run_of(loss, seed), **({"error": 24.0} | metrics))
+    write_run(tmp_path, run_of(FOCAL), done=False)
+    frame = load_results(tmp_path)
+    for figure in FIGURES.values():
+        spec(figure.make(Inputs(runs=tmp_path, frame=frame)))
+    rows = rows_of(figures.recall_per_class(frame, STRANGE, COUNTS), "recall", "label")
+    assert len(rows) == 2 * 9
+    assert all(np.isfinite(row["recall"]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("figure", "losses_there", "message"),
+    [
+        (figures.error_over_beta, [PLAIN], "there are none with it"),
+        (figures.error_over_beta, [FOCAL], "there are none without it"),
+        (figures.error_over_beta, [PLAIN, FOCAL], "there are none of the same loss"),
+        (figures.calibration, [FOCAL], "nothing to compare: no complete run without class weights"),
+        (figures.calibration, [PLAIN], "nothing to compare: no complete run with class weights"),
+        (figures.calibration, [PLAIN, FOCAL], "no loss has complete runs both with and without class weights"),
+    ],
+)
+def test_what_has_nothing_to_show_says_what_is_missing(tmp_path, figure, losses_there, message):
+    for loss in losses_there:
+        write_whole_run(tmp_path, run_of(loss), 25.0)
+    with pytest.raises(ConfigError, match=message):
+        figure(load_results(tmp_path))
+
+
+def test_runs_of_several_experiments_are_never_mixed(tmp_path):
+    write_run(tmp_path, run_of(PLAIN))
+    write_run(tmp_path, run_of(BALANCED, model="resnet8"))
+    with pytest.raises(ConfigError, match=r"the runs differ in model \(resnet32, resnet8\)"):
+        figures.group_recalls(load_results(tmp_path))
+    other = run_of(PLAIN)
+    frame = load_results(tmp_path)
+    write_run(tmp_path, replace(other, optimizer=replace(other.optimizer, learning_rate=0.4)))
+    frame = load_results(tmp_path)
+    with pytest.raises(ConfigError, match=r"the runs differ in learning_rate \(0.1, 0.4\)"):
+        figures.group_recalls(frame[frame["model"] == "resnet32"])
+
+
+def test_no_two_lines_differ_by_colour_alone():
+    names = ["a", "b", "without the term", "c"]
+    scales = {name: scale.to_dict() for name, scale in palette(names).items()}
+    for scale in scales.values():
+        assert scale["domain"] == names
+        assert len({str(value) for value in scale["range"]}) == 4
+    assert scales["color"]["range"][2] == GREY
+    with pytest.raises(ConfigError, match="8 lines cannot be told apart: at most 7"):
+        palette([str(place) for place in range(len(COLOURS) + 1)])
+
+
+def test_long_names_leave_a_figure_narrow(tmp_path):
+    for loss in (PLAIN_FOCAL, replace(FOCAL, normalize="samples"), replace(PLAIN_FOCAL, weighting="inverse_sqrt")):
+        for imbalance in (200.0, 100.0, 50.0, 20.0, 10.0, None):
+            write_whole_run(tmp_path, run_of(loss, imbalance=imbalance), 25.0, names=["an albatross of the north"] * 10)
+    frame = load_results(tmp_path)
+    part = frame[frame["imbalance"] == 50]
+    made = [figures.heatmap(frame), figures.group_recalls(part), figures.calibration(part)]
+    made += [figures.recall_per_class(part, ["an albatross of the north"] * 10, COUNTS)]
+    made += [figures.training_curves(figures.load_epochs(tmp_path, part))]
+    for place, chart in enumerate(made):
+        (path,) = save(chart, tmp_path / "out", str(place), ["svg"])
+        assert float(ElementTree.parse(path).getroot().get("width")) <= WIDEST
+    rows = rows_of(made[0], "column")
+    assert {row["row"] for row in rows} == {"focal_0.5", "focal_0.5_0.999 (per sample)", "focal_0.5_inverse_sqrt"}
+    assert {row["column"] for row in rows} == {"200", "100", "50", "20", "10", "as it is"}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_saved_in_every_format(name, runs, frame, tmp_path):
+    chart = FIGURES[name].make(Inputs(runs=runs, frame=frame))
+    files = save(chart, tmp_path / "new", name)
+    assert [path.name for path in files] == [f"{name}.{ending}" for ending in ("svg", "pdf", "png", "html")]
+    svg, pdf, png, html = (path.read_bytes() for path in files)
+    drawing = ElementTree.fromstring(svg)
+    # So wide a figure has text of 7 points or more in a column of 8.5 cm.
+    assert 200 < float(drawing.get("width")) <= WIDEST
+    sizes = {float(size) for size in re.findall(rb'font-size="([\d.]+)px"', svg)}
+    assert min(sizes) >= 10
+    assert pdf.startswith(b"%PDF")
+    image = Image.open(io.BytesIO(png)).convert("RGB")
+    assert len(image.getcolors(10**7)) > 20
+    assert image.getpixel((0, 0)) == (255, 255, 255)
+    page = html.decode()
+    assert not re.search(r"<(script|link)[^>]*\b(src|href)=", page)
+    assert page.count("</script>") == 2
+
+
+def test_strange_names_of_classes_come_through_whole(runs, frame, tmp_path):
+    chart = figures.recall_per_class(frame, STRANGE, COUNTS)
+    svg, html = (path.read_text() for path in save(chart, tmp_path, "recalls", ["svg", "html"]))
+    texts = [element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("}text")]
+    assert "owl & cat, β (400)" in texts
+    assert any(text and text.startswith("<script>alert(1)") for text in texts)
+    content = re.search(r"^const spec = (.*);$", html, flags=re.MULTILINE)[1]
+    assert "<" not in content
+    names = {row["class"] for rows in tables_of(json.loads(content)) for row in rows}
+    assert names == set(STRANGE)
+
+
+def test_a_dark_page_gets_text_of_its_own_colour():
+    content = spec(figures.class_balanced_term(), "currentColor", "transparent")
+    assert content["config"]["axis"]["labelColor"] == "currentColor"
+    assert content["config"]["background"] == "transparent"
+
+
+def test_an_unknown_format_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="'gif'"):
+        save(figures.class_balanced_term(), tmp_path, "term", ["gif"])
+    assert not list(tmp_path.iterdir())
