@@ -22,7 +22,7 @@ from longtail.lab.cli.app import COMMANDS
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROOMS = ["", ".functional", ".theory", ".lab.data", ".lab.models", ".lab.config", ".lab.recipes", ".lab.training"]
-ROOMS += [".lab.experiments"]
+ROOMS += [".lab.experiments", ".lab.report"]
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 

@@ -13,6 +13,7 @@ import pytest
 import longtail
 import longtail.lab.data
 import longtail.lab.experiments
+import longtail.lab.report
 import longtail.lab.training
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +43,7 @@ PUBLIC = {
         heatmap load_results losses published published_entries read_sweep rescaled run_sweep table2 table3
         training_curves tune
     """,
+    "longtail.lab.report": "FIGURES FORMATS Figure Inputs load_epochs make_page save spec write_page",
 }
 
 # Left to right: a room imports only rooms before it.

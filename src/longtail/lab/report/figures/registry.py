@@ -96,7 +96,12 @@ def _long_tailed(dataset: str) -> IntArray:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the command line."""
+    """A figure of the command line.
+
+    Example:
+        >>> FIGURES["class_balanced_term"].needs_runs
+        False
+    """
 
     make: Callable[[Inputs], Chart]
     """The chart."""
