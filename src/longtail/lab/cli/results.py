@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,11 +65,12 @@ def show_results(frame: DataFrame, per_run: bool = False, as_json: bool = False)
 
 
 def _print_settings(settings: list[Row], changes: list[Row], out: Console) -> None:
-    from longtail.lab.experiments.results import SETTING
+    from longtail.lab.experiments.results import FIRST, SETTING, row_key, telling_columns
 
-    change_of = {_key(row, SETTING): row for row in changes}
-    shown = _telling(settings, SETTING)
-    same = [name for name in ("data", "imbalance", "model", "epochs") if name not in shown]
+    change_of = {row_key(row, SETTING): row for row in changes}
+    varying = [name for name in FIRST if len({row_key(row, [name]) for row in settings}) > 1]
+    shown = telling_columns(settings, varying)
+    same = [name for name in FIRST if name not in shown]
     groups = [name for name in GROUPS if any(row[f"{name}_mean"] is not None for row in settings)]
     compared = any(row["pairs"] for row in changes)
     known = any(row["published"] is not None for row in settings)
@@ -86,7 +85,7 @@ def _print_settings(settings: list[Row], changes: list[Row], out: Console) -> No
     for row in settings:
         cells = [*(_shown(row[name]) for name in shown), row["label"], str(row["n"]), _spread(row)]
         cells += [_percent(row[f"{name}_mean"]) for name in groups]
-        cells += [_difference(change_of.get(_key(row, SETTING)))] * compared + [_number(row["published"])] * known
+        cells += [_difference(change_of.get(row_key(row, SETTING)))] * compared + [_number(row["published"])] * known
         table.add_row(*(Text(cell) for cell in cells))
     out.print(table)
     if groups:
@@ -95,18 +94,6 @@ def _print_settings(settings: list[Row], changes: list[Row], out: Console) -> No
         out.print("Δ error: from the plain loss, paired by seed, with its 95% interval", soft_wrap=True)
     if known:
         out.print("published: error of the full protocol of Cui et al. 2019", soft_wrap=True)
-
-
-def _telling(settings: list[Row], columns: Sequence[str]) -> list[str]:
-    """The columns that, together with the name of the loss, tell all settings apart."""
-    first = ("data", "imbalance", "model", "epochs")
-    hidden = ("loss", "weighting", "beta", "gamma")  # the name of the loss tells them
-    shown = [name for name in first if len({_key(row, [name]) for row in settings}) > 1]
-    for name in columns:
-        kinds = {_key(row, [*shown, "label"]) for row in settings}
-        if name not in (*first, *hidden) and len({_key(row, [*shown, "label", name]) for row in settings}) > len(kinds):
-            shown.append(name)
-    return shown
 
 
 def _run_table(rows: list[Row]) -> Table:
@@ -129,10 +116,6 @@ def _print_problems(rows: list[Row], out: Console) -> None:
         out.print(f"{row['status']}: {row['run_id']}: {row['problem']}", soft_wrap=True)
     if len(problems) > PROBLEMS:
         out.print(f"and {len(problems) - PROBLEMS} more that are not complete", soft_wrap=True)
-
-
-def _key(row: Row, columns: Sequence[str]) -> str:
-    return json.dumps([row[name] for name in columns])
 
 
 def _titled(name: str, value: Any) -> str:

@@ -21,7 +21,17 @@ from longtail.lab.files import write_atomically
 from longtail.lab.training.run_folder import RunFolder
 from longtail.losses import LOSSES
 
-__all__ = ["SETTING", "deltas", "load_results", "summarize_results", "to_records", "write_results"]
+__all__ = [
+    "FIRST",
+    "SETTING",
+    "deltas",
+    "load_results",
+    "row_key",
+    "summarize_results",
+    "telling_columns",
+    "to_records",
+    "write_results",
+]
 
 COMPARED = ("error", "balanced_accuracy", "many", "medium", "few")
 """What is compared with the plain loss, if not said otherwise."""
@@ -58,6 +68,10 @@ CONFIGURATION = {name: DTYPES.get(kind, "str") for name, kind in _leaves(RunConf
 
 SETTING = tuple(name for name in CONFIGURATION if name != "seed")
 """Columns that are the same in runs that differ by their seed alone."""
+
+
+FIRST = ("data", "imbalance", "model", "epochs")
+"""Those that a person looks for first."""
 
 
 def load_results(runs: Path | str) -> pd.DataFrame:
@@ -337,6 +351,34 @@ def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     names = list(frame.columns)
     columns = [[_plain(value) for value in frame[name].tolist()] for name in names]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def row_key(row: dict[str, Any], columns: Sequence[str]) -> str:
+    """What rows of :func:`to_records` that are alike in some columns have in common.
+
+    Example:
+        >>> row_key({"data": "digits", "beta": None, "n": 3}, ["data", "beta"])
+        '["digits", null]'
+    """
+    return json.dumps([row[name] for name in columns])
+
+
+def telling_columns(rows: list[dict[str, Any]], shown: Sequence[str], columns: Sequence[str] = SETTING) -> list[str]:
+    """Columns that, with those ``shown`` and the name of the loss, tell rows of :func:`to_records` apart.
+
+    Example:
+        >>> rows = [{"label": "softmax", "data": "digits", "batch_size": size} for size in (32, 64)]
+        >>> telling_columns(rows, ["data"], ["data", "batch_size"])
+        ['data', 'batch_size']
+    """
+    told = list(shown)
+    for name in columns:
+        if name in (*FIRST, "loss", "weighting", "beta", "gamma"):  # the name of the loss says the latter
+            continue
+        kinds = {row_key(row, [*told, "label"]) for row in rows}
+        if len({row_key(row, [*told, "label", name]) for row in rows}) > len(kinds):
+            told.append(name)
+    return told
 
 
 def _plain(value: Any) -> Any:

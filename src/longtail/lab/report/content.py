@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from longtail.lab.config import ConfigError
 from longtail.lab.data import GROUPS
-from longtail.lab.experiments.results import SETTING, deltas, summarize_results, to_records
+from longtail.lab.experiments.results import (
+    FIRST,
+    SETTING,
+    deltas,
+    row_key,
+    summarize_results,
+    telling_columns,
+    to_records,
+)
 from longtail.lab.experiments.sweep import duration
 from longtail.lab.report.figures.runs import best_pair, one_experiment
 from longtail.lab.training import RunFolder
@@ -35,9 +42,6 @@ __all__ = [
 ]
 
 LOSS = ("loss", "weighting", "beta", "gamma", "normalize")
-FIRST = ("data", "imbalance", "model", "epochs")
-"""Columns of a setting that are always shown."""
-
 MOST_CLASSES = 200
 """Rows of a table of classes, so that a page about thousands of classes stays small."""
 
@@ -168,8 +172,8 @@ def setting_table(frame: DataFrame) -> Table:
         []
     """
     settings, changes = to_records(summarize_results(frame)), to_records(deltas(frame))
-    change_of = {_key(row, SETTING): row for row in changes}
-    shown = _telling(settings)
+    change_of = {row_key(row, SETTING): row for row in changes}
+    shown = telling_columns(settings, _known(settings))
     groups = [name for name in GROUPS if any(row[f"{name}_mean"] is not None for row in settings)]
     compared = any(row["pairs"] for row in changes)
     known = any(row["published"] is not None for row in settings)
@@ -178,7 +182,7 @@ def setting_table(frame: DataFrame) -> Table:
     columns += [Column("Δ error")] * compared + [Column("published (full protocol)")] * known
     lines = []
     for row in settings:
-        change = change_of.get(_key(row, SETTING))
+        change = change_of.get(row_key(row, SETTING))
         cells = [Cell(row["label"], row["label"]), *(_value(row[name]) for name in shown), _value(row["n"])]
         cells += [_number(row["error_mean"], "" if row["error_std"] is None else f"± {row['error_std']:.2f}")]
         cells += [_percent(row[f"{name}_mean"]) for name in groups]
@@ -257,7 +261,8 @@ def find_groups(frame: DataFrame, runs: Path) -> list[Group]:
     parts = [piece for _, part in complete.groupby(common, dropna=False, sort=False) for piece in _by_rate(part)]
     rows = [to_records(part.iloc[:1])[0] for part in parts]
     # Groups are told apart by what they have in common, and not by the loss that happens to be first.
-    shown = _telling([row | {"label": ""} for row in rows], [*common, "learning_rate"])
+    unnamed = [row | {"label": ""} for row in rows]
+    shown = telling_columns(unnamed, _known(rows), [*common, "learning_rate"])
     order = sorted(range(len(rows)), key=lambda place: [_sortable(rows[place][name]) for name in FIRST])
     return [Group(_name(rows[place], shown), parts[place], _classes(parts[place], runs)) for place in order]
 
@@ -347,18 +352,9 @@ def _missing(value: float | None) -> bool:
     return value is None or math.isnan(value)
 
 
-def _telling(rows: list[Row], columns: Sequence[str] = SETTING) -> list[str]:
-    """Those that are always shown, and those that, together with the loss, tell rows apart."""
-    shown = [name for name in FIRST if any(row[name] is not None for row in rows)]
-    for name in columns:
-        told = {_key(row, [*shown, "label"]) for row in rows}
-        if name not in (*FIRST, *LOSS[:4]) and len({_key(row, [*shown, "label", name]) for row in rows}) > len(told):
-            shown.append(name)
-    return shown
-
-
-def _key(row: Row, columns: Sequence[str]) -> str:
-    return json.dumps([row[name] for name in columns])
+def _known(rows: list[Row]) -> list[str]:
+    """Columns that are always shown, where they say anything."""
+    return [name for name in FIRST if any(row[name] is not None for row in rows)]
 
 
 def _title(name: str) -> str:

@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
-import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -22,6 +21,7 @@ from longtail.lab.data.cifar import SIZES
 from longtail.lab.experiments.results import SETTING, load_results, to_records
 from longtail.lab.files import write_atomically
 from longtail.lab.report import content, figures
+from longtail.lab.report.save import script_text, vega
 from longtail.lab.report.theme import spec
 
 if TYPE_CHECKING:
@@ -155,9 +155,12 @@ def make_page(runs: Path | str, title: str | None = None) -> str:
         charts_left_out=charts.left_out,
         class_tables=[(name, table) for name, table in tables if table],
         presets=_presets(groups),
-        vega=_vega(),
+        vega=Markup(vega()),
         css=Markup(_asset(environment, "report.css")),
-        **{f"{name}_js": _script(_asset(environment, f"{name}.js")) for name in ("tables", "charts", "explorer")},
+        **{
+            f"{name}_js": Markup(script_text(_asset(environment, f"{name}.js")))
+            for name in ("tables", "charts", "explorer")
+        },
     )
 
 
@@ -241,17 +244,6 @@ def _presets(groups: list[content.Group]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-@cache
-def _vega() -> Markup:
-    """What draws the charts; to bundle it takes seconds."""
-    return _script(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
-
-
 def _asset(environment: Environment, name: str) -> str:
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0]
-
-
-def _script(source: str) -> Markup:
-    """JavaScript for a script element, which nothing in it can end; the escapes mean the same in its strings."""
-    return Markup(source.replace("</script", "<\\/script").replace("<!--", "<\\!--"))

@@ -16,7 +16,7 @@ from longtail._checks import check_choice
 from longtail.lab.files import write_atomically
 from longtail.lab.report.theme import spec
 
-__all__ = ["FORMATS", "save", "to_html"]
+__all__ = ["FORMATS", "save", "script_text", "to_html", "vega"]
 
 FORMATS = ("svg", "pdf", "png", "html")
 
@@ -105,11 +105,20 @@ def to_html(content: dict[str, Any], title: str) -> str:
     """
     # In a script, no text may look like its end, or like a comment.
     data = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
-    return PAGE.format(title=html.escape(title), library=_library(), spec=data)
+    return PAGE.format(title=html.escape(title), library=vega(), spec=data)
 
 
 @functools.cache
-def _library() -> str:
-    """Vega, Vega-Lite and what puts a chart into a page."""
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return bundle.replace("</script", "<\\/script")
+def vega() -> str:
+    """Vega, Vega-Lite and what puts a chart into a page; to bundle them takes seconds."""
+    return script_text(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+
+
+def script_text(source: str) -> str:
+    r"""JavaScript for a script element, which nothing in it can end; the escapes mean the same in its strings.
+
+    Example:
+        >>> script_text('say("</script>")')
+        'say("<\\/script>")'
+    """
+    return source.replace("</script", "<\\/script").replace("<!--", "<\\!--")
