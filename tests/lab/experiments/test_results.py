@@ -17,14 +17,8 @@ from scipy import stats
 
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig
 from longtail.lab.data import FoldOptions, SubsetOptions
-from longtail.lab.experiments.results import (
-    SETTING,
-    deltas,
-    load_results,
-    summarize_results,
-    to_records,
-    write_results,
-)
+from longtail.lab.experiments.aggregate import deltas, summarize_results
+from longtail.lab.experiments.results import SETTING, load_results, to_records, write_results
 
 PLAIN = LossConfig(weighting="uniform")
 FOCAL = LossConfig(loss="focal", gamma=0.5, beta=0.999)

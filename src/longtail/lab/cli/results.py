@@ -51,7 +51,8 @@ def results_command(
 
 def show_results(frame: DataFrame, per_run: bool = False, as_json: bool = False) -> None:
     """Print what runs say together, and which are not complete."""
-    from longtail.lab.experiments.results import deltas, summarize_results, to_records
+    from longtail.lab.experiments.aggregate import deltas, summarize_results
+    from longtail.lab.experiments.results import to_records
 
     rows = to_records(frame)
     settings, changes = to_records(summarize_results(frame)), to_records(deltas(frame))

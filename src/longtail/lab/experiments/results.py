@@ -14,20 +14,16 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
-from longtail._checks import check_choice
 from longtail.lab.config import ConfigError, RunConfig
 from longtail.lab.experiments.published import published
 from longtail.lab.files import write_atomically
 from longtail.lab.training.run_folder import RunFolder
-from longtail.losses import LOSSES
 
 __all__ = [
     "FIRST",
     "SETTING",
-    "deltas",
     "load_results",
     "row_key",
-    "summarize_results",
     "telling_columns",
     "to_records",
     "write_results",
@@ -216,129 +212,6 @@ def _values(config: Any) -> dict[str, Any]:
         else:
             values[field.name] = str(value) if isinstance(value, Path) else value
     return values
-
-
-def summarize_results(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row for each setting, which is all of a configuration but the seed; only complete runs count.
-
-    A run that is there twice counts once. Where one of its runs misses a metric, a setting misses it too.
-
-    Args:
-        frame: what :func:`load_results` gave, or some rows of it.
-
-    Returns:
-        The columns of the setting, ``label``, ``published``, ``n``, and ``…_mean`` and ``…_std`` (of a sample: missing
-        for a single run) of each metric; ordered by data, imbalance, network, loss and weights, the plain loss first.
-
-    Example:
-        >>> import tempfile
-        >>> final = {"error": 30.0, "few": 0.5}
-        >>> with tempfile.TemporaryDirectory() as runs:
-        ...     for config in (RunConfig(seed=0), RunConfig(seed=1)):
-        ...         folder = Path(runs) / config.run_id
-        ...         result = {"run_id": config.run_id, "final": final, "best_error": 29, "seconds": 9, "versions": {}}
-        ...         write_atomically(folder / "config.json", config.to_json())
-        ...         write_atomically(folder / "result.json", json.dumps(result))
-        ...     summarize_results(load_results(runs))[["label", "n", "error_mean", "error_std"]].values.tolist()
-        [['softmax_0.999', 2, 30.0, 0.0]]
-    """
-    runs = _complete(frame)
-    metrics = _metrics(frame)
-    groups = runs.groupby("_setting")
-    means = groups[metrics].mean(skipna=False).add_suffix("_mean")
-    spreads = groups[metrics].std(ddof=1, skipna=False).add_suffix("_std")
-    pairs = [name for metric in metrics for name in (f"{metric}_mean", f"{metric}_std")]
-    return _in_order(_settings(runs).assign(n=groups.size()).join(pd.concat([means, spreads], axis=1)[pairs]))
-
-
-def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: float = 0.95) -> pd.DataFrame:
-    """What the weights of the classes changed: each weighted setting against the plain one, paired by seed.
-
-    The plain setting has the same loss, γ and everything else, and no weights. Both runs of a pair start from the same
-    network and see the same images in the same order.
-
-    Args:
-        frame: what :func:`load_results` gave, or some rows of it.
-        metrics: columns to compare.
-        confidence: of the intervals.
-
-    Returns:
-        The columns of the setting, ``label``, ``pairs``, and for each metric ``…_delta``, the mean difference, with the
-        limits ``…_low`` and ``…_high`` of its Student t interval, which needs two pairs. A setting that has no plain
-        partner has 0 pairs.
-
-    Example:
-        >>> import tempfile
-        >>> from longtail.lab.config import LossConfig
-        >>> plain = {"loss": LossConfig(weighting="uniform")}
-        >>> with tempfile.TemporaryDirectory() as runs:
-        ...     for config, error in ((RunConfig(), 30.0), (RunConfig(**plain), 32.5)):
-        ...         final = {"error": error}
-        ...         result = {"run_id": config.run_id, "final": final, "best_error": 29, "seconds": 9, "versions": {}}
-        ...         write_atomically(Path(runs) / config.run_id / "config.json", config.to_json())
-        ...         write_atomically(Path(runs) / config.run_id / "result.json", json.dumps(result))
-        ...     to_records(deltas(load_results(runs), ["error"])[["label", "pairs", "error_delta", "error_low"]])
-        [{'label': 'softmax_0.999', 'pairs': 1, 'error_delta': -2.5, 'error_low': None}]
-    """
-    from scipy.special import stdtrit  # and not scipy.stats, which is slow to import
-
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
-    for metric in metrics:
-        check_choice("metric", metric, _metrics(frame))
-    runs = _complete(frame)
-    runs["_family"] = _groups(runs, [name for name in SETTING if name not in ("weighting", "beta", "normalize")])
-    is_plain = runs["weighting"] == "uniform"
-    names = list(metrics)
-    # Plain runs that differ by how their weights of 1 would be normalized are the same run.
-    plain = runs[is_plain].drop_duplicates(["_family", "seed"])[["_family", "seed", *names]]
-    pairs = runs[~is_plain].merge(plain, on=["_family", "seed"], suffixes=("", "_plain"))
-    differences = pd.DataFrame({name: pairs[name] - pairs[f"{name}_plain"] for name in names})
-    groups = differences.groupby(pairs["_setting"])
-    table = _settings(runs[~is_plain]).drop(columns="published")
-    table["pairs"] = groups.size().reindex(table.index, fill_value=0)
-    mean, spread = (values.reindex(table.index) for values in (groups.mean(skipna=False), groups.std(skipna=False)))
-    radius = stdtrit(table["pairs"] - 1, (1 + confidence) / 2) / table["pairs"] ** 0.5
-    for name in names:
-        table[f"{name}_delta"] = mean[name]
-        table[f"{name}_low"] = mean[name] - radius * spread[name]
-        table[f"{name}_high"] = mean[name] + radius * spread[name]
-    return _in_order(table)
-
-
-def _complete(frame: pd.DataFrame) -> pd.DataFrame:
-    runs = frame[frame["status"] == "complete"].drop_duplicates(list(CONFIGURATION)).reset_index(drop=True)
-    return runs.assign(_setting=_groups(runs, list(SETTING)))
-
-
-def _groups(runs: pd.DataFrame, columns: list[str]) -> pd.Series:
-    """A number for each group; missing values are values like others."""
-    return runs.groupby(columns, dropna=False, sort=False).ngroup()
-
-
-def _settings(runs: pd.DataFrame) -> pd.DataFrame:
-    return runs.drop_duplicates("_setting").set_index("_setting")[[*SETTING, "label", "published"]]
-
-
-def _metrics(frame: pd.DataFrame) -> list[str]:
-    columns = [name for name in frame.columns if name not in (*CONFIGURATION, "published")]
-    return [name for name in columns if frame[name].dtype == "float64"]
-
-
-def _in_order(settings: pd.DataFrame) -> pd.DataFrame:
-    ranks = {
-        "loss": {name: place for place, name in enumerate(LOSSES)},
-        "weighting": {name: place for place, name in enumerate(("uniform", "effective", "inverse_sqrt", "inverse"))},
-    }
-    first = ("data", "imbalance", "model", "loss", "gamma", "weighting", "beta")
-    columns = [*first, *(name for name in SETTING if name not in first)]
-
-    def key(row: dict[str, Any]) -> list[tuple[bool, Any]]:
-        values = [ranks[name][row[name]] if name in ranks else row[name] for name in columns]
-        return [(value is not None, 0 if value is None else value) for value in values]
-
-    keys = [key(row) for row in to_records(settings[columns])]
-    return settings.iloc[sorted(range(len(keys)), key=keys.__getitem__)].reset_index(drop=True)
 
 
 def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from longtail.lab.config import ConfigError
 from longtail.lab.data import GROUPS
+from longtail.lab.experiments.aggregate import deltas, summarize_results
 from longtail.lab.experiments.results import (
     FIRST,
     SETTING,
-    deltas,
     row_key,
-    summarize_results,
     telling_columns,
     to_records,
 )
