@@ -14,7 +14,7 @@ from tests.lab.experiments.sweeps import epochs_done, processes, small, starts, 
 # Ray leaves sockets and processes to the end of the interpreter.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-CONFIGS = [small(seed=seed, epochs=40) for seed in range(3)]
+CONFIGS = [small(seed=seed, epochs=24) for seed in range(3)]
 
 
 @pytest.fixture(scope="module")

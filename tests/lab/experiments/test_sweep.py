@@ -25,7 +25,7 @@ from tests.lab.experiments.sweeps import (
 )
 
 CONFIGS = [small(loss, seed) for loss in (PLAIN, BALANCED) for seed in range(2)]
-LONG = [small(BALANCED, seed, epochs=40) for seed in range(2)]
+LONG = [small(BALANCED, seed, epochs=24) for seed in range(2)]
 
 
 def write_sweep(folder, epochs, seeds=2):
@@ -104,9 +104,11 @@ def test_a_run_whose_processes_all_die_is_a_failure(tmp_path, monkeypatch):
     assert RunFolder(tmp_path / config.run_id).failure()["error"] == outcome.message
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_a_sweep_that_is_ended_leaves_everything_so_that_it_goes_on(tmp_path, long_reference, number):
-    write_sweep(tmp_path, epochs=40)
+    write_sweep(tmp_path, epochs=24)
     runs = tmp_path / "runs"
     first = command("sweep", "sweep.json", folder=tmp_path)
     wait_for(lambda: all(epochs_done(runs, config) >= 1 for config in LONG))
