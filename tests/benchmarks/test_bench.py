@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from benchmarks.measure import interleaved_times, peak_memory
@@ -36,6 +37,7 @@ def test_a_quick_run_of_the_data_benchmark_has_every_row(tmp_path):
     assert all(row["median_ms"] > 0 for part in rows for row in part.values())
 
 
+@pytest.mark.slow
 def test_a_quick_run_of_the_training_benchmark_has_every_row(tmp_path):
     command = [sys.executable, "-m", "benchmarks.training", "--quick", "--output", str(tmp_path)]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

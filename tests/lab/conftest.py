@@ -1,6 +1,12 @@
-"""Nothing that a test does may reach the user's own folders."""
+"""Nothing that a test does may reach the user's own folders; tiny networks are fastest with one thread."""
+
+import os
 
 import pytest
+import torch
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -69,6 +69,7 @@ def test_a_run_whose_node_is_killed_goes_on_on_another_one(tmp_path, reference):
     assert weights(tmp_path, CONFIGS) == reference
 
 
+@pytest.mark.slow
 def test_a_sweep_on_a_cluster_that_is_interrupted_goes_on(tmp_path, reference):
     with RayExecutor(ExecutorOptions(executor="ray"), RunOptions(runs=tmp_path)) as executor:
         for config in CONFIGS:
