@@ -11,7 +11,7 @@ help: ## say what each target does
 demo: .venv/installed ## train on long-tailed digits, plain and class-balanced: a minute
 	@$(BIN)/longtail demo
 
-test: lint ## ruff, mypy, pytest with doctests: ten minutes; the page is tested where chromium and chromium-driver are installed
+test: lint ## ruff, mypy, pytest with doctests: eight minutes; the page is tested where chromium and chromium-driver are installed
 	$(BIN)/pytest
 
 test-slow: .venv/installed ## what make test leaves out: compiled networks, processes that start themselves

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from longtail.lab.config import LossConfig
 from longtail.lab.experiments.search import Candidate, SearchOptions
@@ -54,7 +54,9 @@ class Journal:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            storage = JournalStorage(JournalFileBackend(str(self.folder / "journal.log")))
+            lock: Any = _Lock(self.folder / "journal.lock")
+            backend = JournalFileBackend(str(self.folder / "journal.log"), lock_obj=lock)
+            storage = JournalStorage(backend)
             pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
             if self.search.prune:
                 pruner = optuna.pruners.WilcoxonPruner(p_threshold=self.search.prune_threshold, n_startup_steps=2)
@@ -175,6 +177,25 @@ class Journal:
                     yield path.name
                 else:
                     path.unlink(missing_ok=True)
+
+
+class _Lock:
+    """For the journal: it ends with the process that holds it, where Optuna's own would stay for ever."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file: TextIO | None = None
+
+    def acquire(self) -> bool:
+        """Wait for it."""
+        self.file = self.path.open("a")
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+        return True
+
+    def release(self) -> None:
+        """Let others have it."""
+        assert self.file is not None
+        self.file.close()
 
 
 class _Fixed:

@@ -1,0 +1,31 @@
+"""The journal of a search, whose processes die."""
+
+import multiprocessing
+import os
+import signal
+
+from longtail.lab.experiments.journal import Journal
+from longtail.lab.experiments.search import SearchOptions
+
+SEARCH = SearchOptions(losses=("softmax",), betas=(0.9,))
+
+
+def die_with_the_lock(folder):
+    with Journal(folder, SEARCH) as journal:
+        journal.next()
+        journal.study._storage._backend._lock.acquire()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_dies_with_the_lock_stops_nobody_and_its_trial_is_begun_anew(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # with a relative folder, as the command has it
+    folder = tmp_path.relative_to(tmp_path)
+    process = multiprocessing.get_context("spawn").Process(target=die_with_the_lock, args=(folder,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    with Journal(folder, SEARCH) as journal:
+        tried = []
+        while trial := journal.next():
+            tried.append(journal.loss(trial).label)
+        assert sorted(tried) == ["softmax", "softmax_0.9"]
