@@ -32,6 +32,7 @@ __all__ = [
     "Setting",
     "config_errors",
     "field_places",
+    "shortest",
     "with_values",
 ]
 
@@ -52,6 +53,17 @@ def config_errors() -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         raise ConfigError(str(error)) from None
+
+
+def shortest(value: object) -> str:
+    """A value as a person would write it, if that is the same number.
+
+    Example:
+        >>> shortest(50.0), shortest(0.9999999)
+        ('50', '0.9999999')
+    """
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return short if not isinstance(value, float) or float(short) == value else repr(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +125,7 @@ class LossConfig:
         """A short name: ``focal_0.5_0.999`` has γ 0.5 and β 0.999."""
         weighting = {"effective": self.beta, "uniform": None}.get(self.weighting, self.weighting)
         parts = (self.loss, self.gamma, weighting)
-        return "_".join(f"{part:g}" if isinstance(part, float) else str(part) for part in parts if part is not None)
+        return "_".join(shortest(part) for part in parts if part is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

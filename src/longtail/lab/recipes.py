@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from longtail.lab.config import DataConfig, LossConfig, OptimizerConfig, RunConfig, field_places
+from longtail.lab.config import DataConfig, LossConfig, OptimizerConfig, RunConfig, field_places, shortest
 
 __all__ = ["RECIPES", "Recipe", "cifar", "default_recipe", "large", "scaled", "train_command"]
 
@@ -95,14 +95,8 @@ def train_command(config: RunConfig) -> str:
             words.append(f"--{'' if value else 'no-'}{flag}".replace("_", "-"))
             continue
         values = value if isinstance(value, tuple) else (value,)
-        words += [f"--{flag}".replace("_", "-"), *map(_shortest, values)]
+        words += [f"--{flag}".replace("_", "-"), *map(shortest, values)]
     return shlex.join(words)
-
-
-def _shortest(value: object) -> str:
-    """As a person would write it, if that is the same number."""
-    short = f"{value:g}" if isinstance(value, float) else str(value)
-    return short if not isinstance(value, float) or float(short) == value else repr(value)
 
 
 def scaled(optimizer: OptimizerConfig, epochs: int | None) -> OptimizerConfig:

@@ -59,6 +59,21 @@ def test_counts_come_from_a_table(capsys, tmp_path, header):
     assert [(row["class"], row["images"]) for row in rows] == [("owl, snowy", 20), ("cat", 5)]
 
 
+def test_a_first_row_that_is_no_header_is_never_dropped(capsys, tmp_path):
+    path = tmp_path / "counts.csv"
+    path.write_text("\ufeffcat,20\nowl,5\n", encoding="utf-8")
+    assert [row["class"] for row in classes(capsys, "--counts", path)] == ["cat", "owl"]
+    for content, message in (('cat,"5,000"\nowl,5\n', "got '5,000'"), ("cat,50.5\nowl,5\n", "got '50.5'")):
+        path.write_text(content)
+        _, error, code = run(capsys, "weights", "--counts", path)
+        assert code == 2
+        assert message in error
+    path.write_bytes("été,5\n".encode("latin-1"))
+    _, error, code = run(capsys, "weights", "--counts", path)
+    assert (code, error.count("\n")) == (2, 1)
+    assert f"{path} is no UTF-8" in error
+
+
 def test_csv_and_the_table_say_the_same(capsys):
     printed, _, code = run(capsys, "weights", "--counts", "100,10", "--compare", "--csv")
     assert code == 0
@@ -74,6 +89,7 @@ def test_csv_and_the_table_say_the_same(capsys):
         (["--counts", "5,x"], "--counts: a count must be a whole number, got 'x'"),
         (["--counts", "5,-1"], "a count must be a whole number, got '-1'"),
         (["--counts", "5,0"], "0"),
+        (["--counts", "99999999999999999999,5"], "a count must be a whole number, got '99999999999999999999'"),
         (["--counts", "nowhere.csv"], "nowhere.csv: No such file"),
         (["--labels", "nowhere.txt"], "nowhere.txt: No such file"),
         (["--counts", "5,1", "--data", "digits"], "--counts and --data both say what the classes are"),

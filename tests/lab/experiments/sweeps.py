@@ -54,7 +54,7 @@ def epochs_done(runs, config):
 def command(*words, folder):
     """A command of longtail, in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "longtail.lab", *map(str, words)],
+        [sys.executable, "-P", "-m", "longtail.lab", *map(str, words)],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

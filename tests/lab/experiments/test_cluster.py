@@ -82,6 +82,11 @@ def test_a_sweep_on_a_cluster_that_is_interrupted_goes_on(tmp_path, reference):
     assert weights(tmp_path, CONFIGS) == reference
 
 
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match="gpus_per_run is 1, but there are 0 GPUs"):
+        RayExecutor(ExecutorOptions(executor="ray", gpus_per_run=1.0), RunOptions())
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1"])
 def test_a_cluster_that_is_not_there_is_one_clear_line(address):
     with pytest.raises(ConfigError, match=f"no Ray cluster at {address}"):

@@ -17,6 +17,25 @@ def die_with_the_lock(folder):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def claim_all(folder, names):
+    with Journal(folder, SearchOptions()) as journal:
+        while trial := journal.next():
+            names.put(journal.loss(trial).label)
+
+
+def test_several_processes_never_take_each_others_trials(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    names = context.Queue()
+    processes = [context.Process(target=claim_all, args=(tmp_path, names)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    claimed = [names.get(timeout=60) for _ in range(25)]
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert len(set(claimed)) >= 24
+
+
 def test_a_process_that_dies_with_the_lock_stops_nobody_and_its_trial_is_begun_anew(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # with a relative folder, as the command has it
     folder = tmp_path.relative_to(tmp_path)

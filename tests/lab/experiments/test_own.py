@@ -53,6 +53,7 @@ def test_a_python_file_has_a_dictionary_or_a_list_of_configurations(tmp_path):
         ("a.json", json.dumps({"beta": [0.9, 7]}), "a.json: .*beta"),
         ("a.json", json.dumps({"beta": "much"}), "a.json: loss.beta cannot be 'much'"),
         ("a.json", json.dumps({"seed": []}), "a.json: seed has no values"),
+        ("a.json", json.dumps({"milestones": 5}), "a.json: optimizer.milestones cannot be 5"),
         ("a.json", json.dumps({"recipe": "cake"}), "a.json: .*cake"),
         ("a.py", "sweep = 3", "a.py must hold a dictionary or a list of RunConfigs called sweep, got 3"),
         ("a.py", "1 / 0", "a.py: ZeroDivisionError"),

@@ -63,7 +63,12 @@ def test_a_sweep_can_be_scaled():
     assert {(run.model, run.optimizer.epochs, run.optimizer.batch_size) for run in runs} == {("resnet8", 30, 64)}
     assert runs[0].optimizer.milestones == (24.0, 27.0)
     assert Counter(run.seed for run in runs) == {0: 25, 1: 25, 2: 25}
-    for values, message in (({"seeds": 0}, "seeds"), ({"model": "resnet9"}, "resnet9"), ({"epochs": 0}, "epochs")):
+    for values, message in (
+        ({"seeds": 0}, "seeds"),
+        ({"model": "resnet9"}, "resnet9"),
+        ({"epochs": 0}, "epochs"),
+        ({"batch_size": 0}, "batch_size"),
+    ):
         with pytest.raises(ConfigError, match=message):
             rescaled(beta_sweep("cifar10"), **values)
 

@@ -138,6 +138,7 @@ def test_two_sweeps_over_one_folder_share_the_work(tmp_path):
 
 
 def test_the_end_says_which_runs_failed(tmp_path):
+    (tmp_path / "queue.py").write_text("raise ImportError('not that one')")  # workers import nothing from here
     content = {"model": "resnet8", "epochs": 1, "batch_size": 256, "learning_rate": [0.1, 1e30]}
     (tmp_path / "sweep.json").write_text(json.dumps(content))
     code, out, errors = end(command("sweep", "sweep.json", folder=tmp_path))

@@ -137,6 +137,21 @@ def test_a_loss_that_fails_is_told_and_the_others_go_on(scored):
         scored(lambda config: "it diverged", losses=("sigmoid",))
 
 
+def test_what_failed_is_tried_again_by_the_next_call(scored):
+    score = noisy(by_beta)
+    broken, _ = scored(lambda config: "no room" if config.loss.beta == 0.999 else score(config), prune=False)
+    assert broken.winner.loss.beta == 0.9999
+    repaired, executor = scored(score, prune=False)
+    assert {config.loss.beta for config in executor.trained[:-1]} == {0.999}
+    assert [each.state for each in repaired.candidates] == ["complete"] * 25
+    assert repaired.winner.loss.label == "focal_1_0.999"
+
+
+def test_betas_that_look_alike_are_two(scored):
+    result, _ = scored(noisy(lambda loss: 0.5), losses=("softmax",), betas=(0.9999999, 1.0), prune=False)
+    assert len(result.candidates) == 3
+
+
 def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
     def bump(loss):
         prototypes = 1 / (1 - loss.beta)

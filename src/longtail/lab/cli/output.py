@@ -32,8 +32,8 @@ def progress() -> Console:
 def whole_numbers(texts: Sequence[str], source: str) -> list[int]:
     """Counts that a person wrote; ``source`` says where."""
     for text in texts:
-        if not text.strip().isdecimal():
-            raise ConfigError(f"{source}: a count must be a whole number, got {text.strip()!r}")
+        if not text.strip().isdecimal() or len(text.strip()) > 15:
+            raise ConfigError(f"{source}: a count must be a whole number, got {text.strip()[:30]!r}")
     return [int(text) for text in texts]
 
 

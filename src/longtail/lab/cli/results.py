@@ -41,12 +41,16 @@ def results_command(
 
     Example: longtail results runs --output results.csv
     """
+    from longtail.lab.experiments.aggregate import without_folds
     from longtail.lab.experiments.results import load_results, write_results
 
     frame = load_results(runs)
     if output:
         write_results(frame, output)
-    show_results(frame, per_run, as_json)
+    whole = without_folds(frame)
+    if left_out := len(frame) - len(whole):
+        progress().print(f"left out: {left_out} runs of cross-validation, which were not tested on test images")
+    show_results(whole, per_run, as_json)
 
 
 def show_results(frame: DataFrame, per_run: bool = False, as_json: bool = False) -> None:

@@ -42,7 +42,7 @@ def tune_command(arguments: Sequence[str] | None) -> Callable[..., None]:
 
         def configure(loss: LossConfig) -> RunConfig:
             config = RunConfig(**{item.name: getattr(setting, item.name) for item in fields(Setting)}, loss=loss)
-            if setting.optimizer.learning_rate != start.optimizer.learning_rate:
+            if "--learning-rate" in {word.split("=")[0].replace("_", "-") for word in arguments or ()}:
                 return config
             # The recipe's own, which may depend on the loss.
             rate = starting_point(arguments, loss).optimizer.learning_rate

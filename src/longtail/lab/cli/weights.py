@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections import Counter
 from pathlib import Path
@@ -119,21 +120,24 @@ def _of_labels(path: Path | None) -> Classes:
         raise ConfigError(
             "which classes? --counts 5000,2997,1796, --labels FILE, --data NAME, or labels on standard input"
         )
-    if path is None or str(path) == "-":
-        lines = sys.stdin.read().splitlines()
-    else:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    found = Counter(line.strip() for line in lines if line.strip())
+    text = sys.stdin.read() if path is None or str(path) == "-" else _text(path)
+    found = Counter(line.strip() for line in text.splitlines() if line.strip())
     if not found:
         raise ConfigError(f"{path or 'standard input'} holds no labels")
     names = sorted(found, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name))
     return Classes(names, np.array([found[name] for name in names], dtype=np.int64))
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no UTF-8: {error.reason}") from None
+
+
 def _of_table(path: Path) -> Classes:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.reader(file) if row]
-    if rows and not rows[0][-1].strip().isdecimal():
+    rows = [row for row in csv.reader(io.StringIO(_text(path), newline="")) if row]
+    if rows and not any(letter.isdigit() for letter in rows[0][-1]):
         del rows[0]  # names of the columns
     if not rows:
         raise ConfigError(f"{path} holds no counts")

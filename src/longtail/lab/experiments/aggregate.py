@@ -11,7 +11,18 @@ from longtail._checks import check_choice
 from longtail.lab.experiments.results import COMPARED, CONFIGURATION, SETTING, to_records
 from longtail.losses import LOSSES
 
-__all__ = ["deltas", "summarize_results"]
+__all__ = ["deltas", "summarize_results", "without_folds"]
+
+
+def without_folds(frame: pd.DataFrame) -> pd.DataFrame:
+    """The runs that were tested on test images; those of cross-validation alone, if there are no others.
+
+    Example:
+        >>> without_folds(pd.DataFrame({"run_id": ["a", "b"], "fold": [None, 1]}))["run_id"].tolist()
+        ['a']
+    """
+    whole = frame[frame["fold"].isna()]
+    return frame if whole.empty else whole
 
 
 def summarize_results(frame: pd.DataFrame) -> pd.DataFrame:

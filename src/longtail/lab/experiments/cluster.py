@@ -10,12 +10,15 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
 from longtail.lab.data import data_folder
 from longtail.lab.data.loaders import available_cores
 from longtail.lab.experiments.executor import ExecutorOptions, Finished
 from longtail.lab.experiments.local import ATTEMPTS, STOP_SECONDS
 from longtail.lab.experiments.task import Outcome, Task, perform
+from longtail.lab.training import RunFolder
 
 __all__ = ["RayExecutor"]
 
@@ -45,6 +48,8 @@ class RayExecutor:
         self.ray: Any = ray
         self.cpus = where.cpus_per_run if where.address else min(where.cpus_per_run, available_cores())
         self.gpus = where.gpus_per_run or 0.0
+        if where.address is None and self.gpus > torch.cuda.device_count():
+            raise ConfigError(f"gpus_per_run is {self.gpus:g}, but there are {torch.cuda.device_count()} GPUs to use")
         workers = self.cpus if options.workers is None else options.workers
         self.options = dataclasses.replace(
             options,
@@ -101,7 +106,7 @@ class RayExecutor:
             return []
         ready, _ = self.ray.wait(list(self.pending), timeout=seconds)
         ready += self.ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0)[0]
-        return [(*self.pending.pop(reference), self._outcome(reference)) for reference in dict.fromkeys(ready)]
+        return [self._finished(reference) for reference in dict.fromkeys(ready)]
 
     def stop(self) -> list[Finished]:
         """Let runs save where they are and leave; what was not begun is dropped."""
@@ -112,6 +117,14 @@ class RayExecutor:
         while self.pending and time.monotonic() < end:
             finished += self.wait(1.0)
         return finished
+
+    def _finished(self, reference: Any) -> Finished:
+        task, config = self.pending.pop(reference)
+        outcome = self._outcome(reference)
+        folder = RunFolder(self.options.runs / config.run_id)
+        if task == "train" and outcome.kind == "failed" and folder.failure() is None:
+            folder.record_failure(config, outcome.message)
+        return task, config, outcome
 
     def _outcome(self, reference: Any) -> Outcome:
         exceptions = self.ray.exceptions
@@ -125,8 +138,6 @@ class RayExecutor:
 
 def _perform(task: Task, config: str, options: str, threads: int, folder: str) -> dict[str, Any]:
     """In a worker of the cluster."""
-    import torch
-
     torch.set_num_threads(threads)
     if Path(folder).is_dir():
         os.chdir(folder)  # paths of the user's own images start there

@@ -81,7 +81,10 @@ class Journal:
         """The next loss to try, if there is one left."""
         self._give_up_dead_trials()
         trials = self.study.get_trials(deepcopy=False)
-        tried = [trial for trial in trials if trial.state.name != "FAIL" or "error" in trial.user_attrs]
+        # What failed in an earlier call is tried again, as a sweep does.
+        mine = [trial for trial in trials if trial.user_attrs.get("process") == self.process]
+        tried = [trial for trial in trials if trial.state.name != "FAIL"]
+        tried += [trial for trial in mine if trial.state.name == "FAIL" and "error" in trial.user_attrs]
         if self.search.search == "tpe":
             return self._begun() if len(tried) < (self.search.trials or 25) else None
         labels = {trial.params.get("loss") for trial in tried}
@@ -98,8 +101,9 @@ class Journal:
         return trial
 
     def _begun(self) -> optuna.Trial:
-        trial = self.study.ask()
-        trial.set_user_attr("process", self.process)
+        with _held_for(self.folder / "claim.lock"):  # nobody may take it for one of a dead process in between
+            trial = self.study.ask()
+            trial.set_user_attr("process", self.process)
         return trial
 
     def loss(self, trial: optuna.Trial) -> LossConfig:
@@ -129,7 +133,7 @@ class Journal:
     def candidates(self) -> list[Candidate]:
         """All that were tried, best first."""
         found: dict[str, Candidate] = {}
-        names = {state: name for name, state in STATES.items()}
+        names, states = {state: name for name, state in STATES.items()}, list(STATES)
         for trial in self.study.get_trials(deepcopy=False):
             if trial.state.name not in names or "scores" not in trial.user_attrs:
                 continue
@@ -140,8 +144,10 @@ class Journal:
                 state=names[trial.state.name],
                 error=trial.user_attrs.get("error", ""),
             )
-            found.setdefault(loss.label if self.search.search == "grid" else str(trial.number), candidate)
-        states, places = list(STATES), list(self.space)
+            name = loss.label if self.search.search == "grid" else str(trial.number)
+            if name not in found or states.index(candidate.state) < states.index(found[name].state):
+                found[name] = candidate
+        places = list(self.space)
         return sorted(
             found.values(),
             key=lambda each: (
@@ -158,11 +164,10 @@ class Journal:
 
     def _give_up_dead_trials(self) -> None:
         """What a process that is gone had begun is begun anew; its folds are still there."""
-        living = set(self._living())
-        for trial in self.study.get_trials(deepcopy=False, states=(_state("RUNNING"),)):
-            process = trial.user_attrs.get("process")
-            if process != self.process and process not in living:
-                with contextlib.suppress(Exception):  # another process was faster
+        with _held_for(self.folder / "claim.lock"):
+            living = {self.process, *self._living()}
+            for trial in self.study.get_trials(deepcopy=False, states=(_state("RUNNING"),)):
+                if trial.user_attrs.get("process") not in living:
                     self.study.tell(trial.number, state=_state("FAIL"))
 
     def _living(self) -> Iterator[str]:
@@ -177,6 +182,14 @@ class Journal:
                     yield path.name
                 else:
                     path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _held_for(path: Path) -> Iterator[None]:
+    """One process at a time."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class _Lock:

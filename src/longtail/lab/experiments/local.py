@@ -67,6 +67,8 @@ class LocalExecutor:
 
     def __exit__(self, *_: object) -> None:
         for worker in self.workers.values():
+            worker.end_input()
+        for worker in self.workers.values():
             worker.close()
         self.selector.close()
 
@@ -96,6 +98,8 @@ class LocalExecutor:
         finished: list[Finished] = []
         while self.workers and (ready := self.selector.select(max(0.0, end - time.monotonic()))):
             finished += self._collect((key.data for key, _ in ready), retry=False)
+        for worker in self.workers.values():
+            worker.process.kill()  # it does not answer
         return finished
 
     def _fill(self) -> None:
@@ -145,12 +149,14 @@ class _Worker:
         self.job: tuple[Task, RunConfig] | None = None
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        # What this process can import, and nothing from the folder it happens to be in.
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         if runs_per_gpu:
             visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
             place = slot // runs_per_gpu
             environment["CUDA_VISIBLE_DEVICES"] = visible[place] if place < len(visible) and visible[0] else str(place)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "longtail.lab.experiments.worker", options.to_json(), str(threads)],
+            [sys.executable, "-P", "-m", "longtail.lab.experiments.worker", options.to_json(), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -169,11 +175,15 @@ class _Worker:
             self.process.stdin.write((json.dumps({"task": task, "config": config.to_json()}) + "\n").encode())
             self.process.stdin.flush()
 
-    def close(self) -> str:
-        """End it, and say how it ended."""
+    def end_input(self) -> None:
+        """Which asks it to save and to leave."""
         assert self.process.stdin
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
+
+    def close(self) -> str:
+        """End it, and say how it ended."""
+        self.end_input()
         try:
             code = self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:

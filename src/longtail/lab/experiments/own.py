@@ -85,7 +85,8 @@ def expand(values: Mapping[str, Any]) -> list[RunConfig]:
 
 def _values(name: str, value: Any) -> list[Any]:
     if name == "milestones":  # a value that is a list itself
-        return list(value) if value and isinstance(value[0], (list, tuple)) else [value]
+        several = isinstance(value, (list, tuple)) and value and isinstance(value[0], (list, tuple))
+        return list(value) if several else [value]
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 

@@ -164,7 +164,7 @@ def rescaled(
     changed = []
     for config in configs:
         optimizer = scaled(config.optimizer, epochs)
-        optimizer = replace(optimizer, batch_size=batch_size or optimizer.batch_size)
+        optimizer = replace(optimizer, batch_size=optimizer.batch_size if batch_size is None else batch_size)
         changed += [
             replace(config, model=model or config.model, optimizer=optimizer, seed=seed) for seed in range(seeds)
         ]

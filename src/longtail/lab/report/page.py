@@ -18,6 +18,7 @@ import longtail
 from longtail.counts import long_tailed_counts
 from longtail.lab.config import ConfigError
 from longtail.lab.data.cifar import SIZES
+from longtail.lab.experiments.aggregate import without_folds
 from longtail.lab.experiments.results import SETTING, load_results, to_records
 from longtail.lab.files import write_atomically
 from longtail.lab.report import content, figures
@@ -127,7 +128,7 @@ def make_page(runs: Path | str, title: str | None = None) -> str:
         True
     """
     folder = Path(runs)
-    frame = load_results(folder)
+    frame = without_folds(load_results(folder))
     groups = content.find_groups(frame, folder)
     tables = [(group.name, content.class_table(group)) for group in groups]
     settings = content.setting_table(frame)

@@ -62,6 +62,8 @@ class Inputs:
     def at_one_imbalance(self) -> pd.DataFrame:
         """Of several imbalances, the runs of 50, as in the paper, or else of the largest."""
         frame = self.results()
+        if (frame["status"] == "complete").any():
+            frame = frame[frame["status"] == "complete"]
         found = set(frame["imbalance"].dropna())
         if frame["imbalance"].isna().any() or len(found) < 2:
             return frame
@@ -77,10 +79,10 @@ class Inputs:
         return RunFolder(path if path.is_dir() else self.runs).data()
 
     def class_counts(self) -> Any:
-        """Those given, or of the data set at imbalance 50, or of the runs."""
+        """Those given, or of the runs, or of the data set at imbalance 50."""
         if self.counts is not None:
             return self.counts
-        if self.dataset in SIZES or self.frame is None:
+        if self.frame is None:
             return _long_tailed(self.dataset or "cifar10")
         return self.data()["train_counts"]
 
