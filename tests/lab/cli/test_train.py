@@ -1,7 +1,6 @@
 """``longtail train``, ``evaluate``, ``predict`` and ``demo``, as a user types them."""
 
 import csv
-import errno
 import io
 import json
 import os
@@ -18,7 +17,7 @@ from longtail.lab.config import RunConfig
 from longtail.lab.data import ImageDataset, ImageFiles, evaluation_loader, open_dataset
 from longtail.lab.training import RunFolder
 from tests.lab.cli.test_data import run
-from tests.lab.training.runs import small_config
+from tests.lab.training.runs import no_room_for, small_config
 from tests.lab.training.test_run_folder import interrupted
 
 SMALL = ["--data", "digits", "--imbalance", "20", "--model", "resnet8", "--batch-size", "64", "--accelerator", "cpu"]
@@ -329,14 +328,7 @@ def test_evaluate_of_a_folder_of_runs_names_one(finished, capsys):
 
 @pytest.mark.parametrize("name", ["checkpoint.pt", "result.json"])
 def test_a_full_disk_is_one_line_that_names_the_file(capsys, tmp_path, monkeypatch, name):
-    sync = os.fsync
-
-    def full(descriptor):
-        if f"/.{name}." in os.readlink(f"/proc/self/fd/{descriptor}"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
+    no_room_for(monkeypatch, name)
     _, error, code = run(capsys, "train", *SMALL, "--epochs", "1", "--runs", tmp_path)
     (path,) = tmp_path.iterdir()
     assert code == 1

@@ -1,5 +1,6 @@
 """Small runs in processes of their own, which can be killed."""
 
+import errno
 import multiprocessing
 import os
 import resource
@@ -56,3 +57,15 @@ def finish(process):
 
 def error_of(process, runs):
     return (runs.parent / f"error-{process.pid}.txt").read_text()
+
+
+def no_room_for(monkeypatch, name):
+    """The disk is full when a file of this name is written."""
+    sync = os.fsync
+
+    def full(descriptor):
+        if f"/.{name}." in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)

@@ -15,7 +15,7 @@ from longtail.lab.config import ConfigError, RunOptions
 from longtail.lab.data import ImageDataset, ImageFiles, InMemoryImages, long_tailed_subset, open_dataset
 from longtail.lab.files import atomic_file, write_atomically
 from longtail.lab.training import RunFolder, TrainingError, build, evaluate_run, load_run, loop, train
-from tests.lab.training.runs import small_config
+from tests.lab.training.runs import no_room_for, small_config
 
 EPOCHS = 3
 
@@ -231,13 +231,7 @@ def test_a_file_that_cannot_be_written_is_named_whatever_failed(tmp_path, monkey
 @pytest.mark.parametrize("name", ["checkpoint.pt", "metrics.jsonl", "model.safetensors", "result.json", "data.json"])
 def test_a_full_disk_is_an_error_of_the_training_that_names_the_file(tmp_path, monkeypatch, name):
     sync = os.fsync
-
-    def full(descriptor):
-        if f"/.{name}." in os.readlink(f"/proc/self/fd/{descriptor}"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
+    no_room_for(monkeypatch, name)
     config = small_config(epochs=1)
     path = tmp_path / config.run_id
     with pytest.raises(TrainingError, match=f"cannot write {path / name}: No space left on device") as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,18 +11,19 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail._checks import check_choice
 from longtail.lab.cli.output import AsJson, console, print_json, progress
+from longtail.lab.cli.results import show_results
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
 from longtail.lab.experiments import (
     SWEEPS,
     ExecutorOptions,
-    SweepResult,
     estimate,
+    load_results,
     read_sweep,
     rescaled,
     run_sweep,
 )
 from longtail.lab.experiments.sweep import duration
-from longtail.lab.training import TrainingError
+from longtail.lab.training import RunFolder, TrainingError
 
 __all__ = ["sweep_command"]
 
@@ -69,7 +70,7 @@ def sweep_command(
         _preview(configs, running, where, as_json)
         return
     result = run_sweep(configs, running, where, progress())
-    _show(configs, result, running, as_json)
+    _show(configs, running, as_json)
     if result.failed:
         first, reason = next(iter(result.failed.items()))
         raise TrainingError(f"{len(result.failed)} of {len(configs)} runs failed, such as {first.run_id}: {reason}")
@@ -90,25 +91,20 @@ def _list(as_json: bool) -> None:
 def _configs(name: str | None, scale: Scale) -> list[RunConfig]:
     if name is None:
         raise ConfigError(f"which sweep? {', '.join(SWEEPS)}, or a .json or .py file; --list says more")
-    scales = {"epochs": scale.epochs, "model": scale.model, "batch_size": scale.batch_size}
+    flags = asdict(scale)
     if name.endswith((".json", ".py")):
-        if idle := [flag for flag in ("dataset", *scales, "seeds") if getattr(scale, flag) != getattr(Scale, flag)]:
+        if idle := [flag for flag, value in flags.items() if value != getattr(Scale, flag)]:
             raise ConfigError(f"{idle[0]} would do nothing: {name} says it all")
         return read_sweep(Path(name))
     check_choice("sweep", name, tuple(SWEEPS))
-    if scale.dataset is None:
+    dataset = flags.pop("dataset")
+    if dataset is None:
         raise ConfigError(f"{name} needs a --dataset: {', '.join(SWEEPS[name].datasets)}")
-    return rescaled(
-        SWEEPS[name].runs(scale.dataset),
-        epochs=scale.epochs,
-        model=scale.model,
-        batch_size=scale.batch_size,
-        seeds=scale.seeds,
-    )
+    return rescaled(SWEEPS[name].runs(dataset), **flags)
 
 
 def _preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOptions, as_json: bool) -> None:
-    missing = [config for config in configs if not (options.runs / config.run_id / "result.json").exists()]
+    missing = [config for config in configs if not RunFolder(options.runs / config.run_id).result_file.exists()]
     progress().print("measuring …")
     seconds, slots = estimate(missing, options, where)
     total = sum(seconds.values()) / slots
@@ -123,12 +119,7 @@ def _preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOptio
     out.print(f"\n{len(configs)} runs, {len(missing)} to do, {slots} at a time: about {duration(total)}")
 
 
-def _show(configs: list[RunConfig], result: SweepResult, options: RunOptions, as_json: bool) -> None:
-    from longtail.lab.cli.results import show_results  # pandas is slow to import
-    from longtail.lab.experiments.results import load_results
-
-    if not result.done and not result.failed:
-        return
+def _show(configs: list[RunConfig], options: RunOptions, as_json: bool) -> None:
     names = {config.run_id for config in configs}
     frame = load_results(options.runs)
     show_results(frame[frame["run_id"].isin(names)], as_json=as_json)

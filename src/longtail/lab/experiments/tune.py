@@ -86,8 +86,9 @@ def tune(
         raise ConfigError(f"fold {base.data.fold.fold} would do nothing: all folds are tried")
     folds = base.data.fold.folds or FOLDS
     # Before anything starts: data that cannot be opened or cut.
+    dataset, _ = open_data(_final_run(base), options.data_dir)
     for fold in range(folds):
-        open_data(_fold_run(base, fold, folds), options.data_dir)
+        replace(base.data.fold, folds=folds, fold=fold).choose(dataset)
     folder = _folder(configure, search, folds, options)
     with (
         Journal(folder, search) as journal,
