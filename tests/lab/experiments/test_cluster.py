@@ -1,8 +1,10 @@
 """Sweeps on a real Ray cluster, whose workers and nodes are killed."""
 
+import contextlib
 import os
 import signal
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -36,12 +38,21 @@ def finished_with_kill(executor, runs, kill):
     return finished
 
 
+def kill_trainer(runs):
+    """Kill the process that has a file of a begun run open, which trains it."""
+    begun = {str(runs / config.run_id) for config in CONFIGS if epochs_done(runs, config)}
+    for process in processes("ray::_perform"):
+        for descriptor in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.path.dirname(os.readlink(descriptor)) in begun:
+                    return os.kill(process, signal.SIGKILL)
+    raise AssertionError("no process has a begun run open")
+
+
 def test_a_run_whose_worker_is_killed_goes_on_and_each_is_finished_once(tmp_path, reference):
     with RayExecutor(ExecutorOptions(executor="ray"), RunOptions(runs=tmp_path)) as executor:
         assert executor.slots == len(os.sched_getaffinity(0))
-        finished = finished_with_kill(
-            executor, tmp_path, lambda: os.kill(processes("ray::_perform")[0], signal.SIGKILL)
-        )
+        finished = finished_with_kill(executor, tmp_path, lambda: kill_trainer(tmp_path))
     assert [outcome.kind for _, _, outcome in finished] == ["done"] * len(CONFIGS)
     assert {config for _, config, _ in finished} == set(CONFIGS)
     assert sorted(starts(tmp_path, config) for config in CONFIGS) == [1, 1, 2]

@@ -27,6 +27,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     with atomic_file(folder / LATEST) as file:
         file.write(content.getbuffer())
         file.flush()
+        os.fsync(file.fileno())  # before, not between: for as short a time as can be there is no latest one
         if (folder / LATEST).exists():
             os.replace(folder / LATEST, folder / PREVIOUS)
 
