@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.measure import circumstances, described
 from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions
 from longtail.lab.data import FoldOptions, SubsetOptions
-from longtail.lab.experiments import SearchOptions, TuneResult, tune
+from longtail.lab.experiments import SearchOptions, TuneResult, losses, tune
 from longtail.lab.recipes import cifar
 
 Result = dict[str, Any]
@@ -86,6 +86,12 @@ def summary(name: str, searches: list[Result]) -> Result:
     }
 
 
+def best(search: Result, weighted: bool) -> float:
+    """The best score of the losses with or without weights."""
+    plain = {loss.label for loss in losses(betas=(None,))}
+    return max(score for label, score in search["scores"].items() if (label not in plain) == weighted)
+
+
 def report(results: Result) -> str:
     protocol, count = results["protocol"], len(results["searches"])
     full = statistics.mean(search["full"]["test_balanced_accuracy"] for search in results["searches"])
@@ -107,6 +113,12 @@ def report(results: Result) -> str:
             f"{row['test_balanced_accuracy']:.1%} |"
         )
     lines += ["", "Score: balanced accuracy over the folds, of the full grid."]
+    ahead = sorted(100 * (best(search, weighted=True) - best(search, weighted=False)) for search in results["searches"])
+    lines += [
+        "",
+        f"The best class-balanced loss was {ahead[0]:.1f} to {ahead[-1]:.1f} points ahead of the best plain one "
+        f"(mean {statistics.mean(ahead):.1f}).",
+    ]
     return "\n".join(lines) + "\n"
 
 

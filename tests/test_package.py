@@ -40,7 +40,7 @@ PUBLIC = {
     """,
     "longtail.lab.experiments": """
         SWEEPS Candidate ExecutorOptions Published SearchOptions SweepResult TuneResult beta_sweep estimate expand
-        heatmap load_results losses published published_entries read_sweep rescaled run_sweep table2 table3
+        heatmap keep_records load_results losses published published_entries read_sweep rescaled run_sweep table2 table3
         training_curves tune
     """,
     "longtail.lab.report": "FIGURES FORMATS Figure Inputs load_epochs make_page save spec write_page",

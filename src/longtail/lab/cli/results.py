@@ -33,6 +33,9 @@ def results_command(
     runs: Runs,
     per_run: Annotated[bool, arg(help="Show one row for each run, not for each setting.")] = False,
     output: Output = None,
+    records: Annotated[
+        Path | None, arg(metavar="DIR", help="Copy complete runs there, without weights and checkpoints.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the results of runs: mean and spread over seeds, and the difference from the plain loss.
@@ -47,6 +50,10 @@ def results_command(
     frame = load_results(runs)
     if output:
         write_results(frame, output)
+    if records:
+        from longtail.lab.experiments.records import keep_records
+
+        progress().print(f"records of {keep_records(runs, records)} runs are in {records}", soft_wrap=True)
     whole = without_folds(frame)
     if left_out := len(frame) - len(whole):
         progress().print(f"left out: {left_out} runs of cross-validation, which were not tested on test images")

@@ -13,6 +13,7 @@ from longtail.lab.experiments.paper import (
     training_curves,
 )
 from longtail.lab.experiments.published import Published, published, published_entries
+from longtail.lab.experiments.records import keep_records
 from longtail.lab.experiments.results import load_results
 from longtail.lab.experiments.search import Candidate, SearchOptions
 from longtail.lab.experiments.sweep import SweepResult, estimate, run_sweep
@@ -30,6 +31,7 @@ __all__ = [
     "estimate",
     "expand",
     "heatmap",
+    "keep_records",
     "load_results",
     "losses",
     "published",

@@ -1,0 +1,74 @@
+"""Every measured number that README and docs quote is in a record that the same section links to."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
+UNITS = "ms|MB|GB|s|seconds|minutes|hours|points|images per second|times|%"
+WITH_UNIT = re.compile(rf"(?<![\w.,^-])({NUMBER})(?:\s?(?:{UNITS})(?!\w)| ±)|± ({NUMBER})")
+WITH_POINT = re.compile(r"(?<![\w.,^=-])(\d+\.\d+)(?![\w.])")
+
+BETAS = {"0.9", "0.99", "0.999", "0.9999"}
+
+# With a unit or a point, and yet not measured: they are chosen, or follow from a definition.
+CHOSEN = {
+    "data.md": {"8", "100"},  # per cent of an image's area
+    "experiments.md": {"95"},  # per cent of an interval
+    "reproducing.md": {"200"},  # epochs
+    "training.md": {"0.1", "0.01", "0.9"},  # the recipes
+}
+
+
+def sections(page):
+    """Parts of a page from heading to heading."""
+    return re.split(r"^#+ ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def quoted(section):
+    """Numbers in prose that have a unit or a spread, and in tables those with a decimal point."""
+    prose = re.sub(r"^```.*?^```", "", section, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"`[^`\n]*`|\$[^$]*\$|\]\([^)]*\)", "", prose)
+    rows = "\n".join(line for line in prose.splitlines() if line.startswith("|"))
+    found = {number for pair in WITH_UNIT.findall(prose) for number in pair if number}
+    return found | set(WITH_POINT.findall(rows))
+
+
+def recorded(section, page):
+    """Numbers in the records that a section links to, and in what its own code prints."""
+    links = re.findall(r"\]\(([^)#]*results/[^)#]+)\)", section)
+    records = [(page.parent / link).resolve() for link in links]
+    files = {record.with_suffix(suffix) for record in records for suffix in (record.suffix, ".json", ".md")}
+    texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+    texts += re.findall(r"^```.*?^```", section, flags=re.MULTILINE | re.DOTALL)
+    return {value(number) for text in texts for number in re.findall(NUMBER, text)}
+
+
+def value(number):
+    return float(number.replace(",", ""))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_measured_number_is_in_a_record(page):
+    for section in sections(page):
+        known = recorded(section, page)
+        missing = {
+            number for number in quoted(section) - BETAS - CHOSEN.get(page.name, set()) if value(number) not in known
+        }
+        assert not missing, f"{page.name}, {section.splitlines()[0]}: {sorted(missing)} in no record it links to"
+
+
+def test_a_number_without_its_record_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "x.md").write_text("| error | 41.2 ± 0.3 |\n")
+    page.write_text("# A\nTakes 19.9 ms.\n\n# B\n| b | 41.2 ± 0.3 |\n\nSee the [record](results/x.md), β = 0.99.\n")
+    first, second = sections(page)[1:]
+    assert quoted(first) == {"19.9"}
+    assert recorded(first, page) == set()
+    assert quoted(second) == {"41.2", "0.3"}
+    assert {41.2, 0.3} <= recorded(second, page)
