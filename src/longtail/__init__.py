@@ -11,7 +11,7 @@ Example:
     >>> criterion(logits, torch.tensor([0, 1, 2, 0])).backward()
 """
 
-from longtail import functional, theory
+from longtail import functional, samplers, theory
 from longtail.counts import class_counts, imbalance_factor, long_tailed_counts
 from longtail.heads import init_classifier_bias_, param_groups
 from longtail.losses import (
@@ -46,6 +46,7 @@ __all__ = [
     "long_tailed_counts",
     "param_groups",
     "sample_weights",
+    "samplers",
     "theory",
 ]
 
