@@ -89,6 +89,33 @@ def test_what_is_not_given_is_the_default_and_has_its_id():
         ('{"optimizer": {"milestones": [2, 1]}}', "run.json: milestones must be in order"),
         ('{"optimizer": {"nesterov": true, "momentum": 0}}', "run.json: nesterov needs a momentum"),
         ('{"data": {"on_error": "maybe"}}', "run.json: data.on_error cannot be 'maybe'"),
+        ('{"data": {"sampling": "balanced"}}', "run.json: unknown sampling 'balanced'"),
+        (
+            '{"data": {"sampling_beta": 0.9}}',
+            "run.json: sampling_beta 0.9 would do nothing: only the sampling effective",
+        ),
+        (
+            '{"data": {"sampling": "effective", "sampling_beta": 2}}',
+            r"run.json: sampling_beta must be in \[0, 1\], got 2",
+        ),
+        ('{"head": {"head_of": "a"}}', "run.json: head_of and head_method are only of use together"),
+        ('{"head": {"head_of": "a", "head_method": "crt"}}', "run.json: unknown head_method 'crt'"),
+        (
+            '{"head": {"head_of": "a/b", "head_method": "retrain"}}',
+            "run.json: head_of must be the name of a run, not a path",
+        ),
+        (
+            '{"head": {"head_of": "a", "head_method": "retrain", "head_tau": 1}}',
+            "run.json: head_tau 1 would do nothing",
+        ),
+        (
+            '{"head": {"head_of": "a", "head_method": "tau_norm", "head_tau": -1}}',
+            "run.json: head_tau must be a finite",
+        ),
+        (
+            '{"head": {"head_of": "a", "head_method": "retrain"}, "sync_batch_norm": true}',
+            "run.json: sync_batch_norm would do nothing",
+        ),
         ('{"version": 2}', "run.json has version 2; this is for version 1"),
         ("[]", "run.json: it must be an object"),
         ("{", "run.json is no JSON"),
@@ -110,8 +137,15 @@ def test_the_canonical_json_is_what_it_was():
     assert RunConfig().run_id == "digits-resnet32-softmax_0.999-s0-c3aa974421"
     assert set(json.loads(RunConfig().to_json())) == {
         *("version", "data", "model", "loss", "optimizer", "seed", "test_every", "precision", "compile"),
-        "sync_batch_norm",
+        *("sync_batch_norm", "head"),
     }
+
+
+def test_runs_from_before_sampling_and_heads_have_the_same_ids():
+    assert cifar(epochs=1).run_id == "digits-resnet32-softmax_0.999-s0-60aeb9e367"
+    assert DataConfig(sampling="effective") == DataConfig(sampling="effective", sampling_beta=0.999)
+    sampled = with_values(RunConfig(), {"sampling": "effective", "sampling_beta": 0.9})
+    assert sampled.run_id.startswith("digits-resnet32-softmax_0.999-effective_0.9-s0-")
 
 
 def test_labels_name_the_loss_as_the_paper_does():
@@ -194,6 +228,11 @@ def other_value(name, value):
         "image_root": "elsewhere",
         "imbalance": 50.0,
         "test_fraction": 0.5,
+        "sampling": "square_root",
+        "sampling_beta": 0.5,
+        "head_of": "parent",
+        "head_method": "retrain",
+        "head_tau": 0.5,
     }
     if name in known:
         return known[name]
@@ -211,8 +250,15 @@ def test_every_value_but_the_version_is_in_the_id():
         value = base
         for part in place:
             value = getattr(value, part)
-        without = {"loss": {"gamma": None}, "weighting": {"beta": None}}.get(name, {})
-        changed = with_values(base, {name: other_value(name, value)} | without)
+        together = {
+            "loss": {"gamma": None},
+            "weighting": {"beta": None},
+            "sampling_beta": {"sampling": "effective"},
+            "head_of": {"head_method": "tau_norm"},
+            "head_method": {"head_of": "another"},
+            "head_tau": {"head_of": "parent", "head_method": "tau_norm"},
+        }
+        changed = with_values(base, {name: other_value(name, value)} | together.get(name, {}))
         assert changed != base, name
         assert changed.run_id not in ids, name
         assert RunConfig.from_json(changed.to_json()).run_id == changed.run_id

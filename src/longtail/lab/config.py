@@ -20,11 +20,13 @@ from longtail._checks import check_choice, check_in_unit_interval, check_non_neg
 from longtail.lab.data import FoldOptions, OwnImages, SubsetOptions
 from longtail.lab.models import MODELS
 from longtail.losses import LOSSES
+from longtail.samplers import SAMPLINGS
 from longtail.weights import NORMALIZATIONS, SCHEMES
 
 __all__ = [
     "ConfigError",
     "DataConfig",
+    "HeadConfig",
     "LossConfig",
     "OptimizerConfig",
     "RunConfig",
@@ -38,6 +40,7 @@ __all__ = [
 
 VERSION = 1
 LARGEST = 10**9
+HEAD_METHODS = ("retrain", "tau_norm", "logit_adjustment")
 
 
 class ConfigError(Exception):
@@ -81,10 +84,29 @@ class DataConfig:
     """Width and height of what the network sees of image files; images in memory keep their own."""
     augment: bool = True
     """Whether training images are cropped and mirrored at random."""
+    sampling: str = "shuffled"
+    """Images of an epoch: shuffled, each once; or by class: class_balanced, square_root, progressive or effective."""
+    sampling_beta: float | None = None
+    """β of the effective sampling, 0.999 if not given: 0 draws all images alike, 1 all classes."""
 
     @config_errors()
     def __post_init__(self) -> None:
         check_positive_integer("image_size", self.image_size)
+        check_choice("sampling", self.sampling, ("shuffled", *SAMPLINGS))
+        if self.sampling == "effective" and self.sampling_beta is None:
+            object.__setattr__(self, "sampling_beta", 0.999)
+        elif self.sampling != "effective" and self.sampling_beta is not None:
+            raise ConfigError(
+                f"sampling_beta {self.sampling_beta:g} would do nothing: only the sampling effective has one"
+            )
+        if self.sampling_beta is not None:
+            check_in_unit_interval("sampling_beta", self.sampling_beta)
+
+    @property
+    def sampling_label(self) -> str | None:
+        """A short name: ``effective_0.999`` has β 0.999; none where each image comes once."""
+        beta = "" if self.sampling_beta is None else f"_{shortest(self.sampling_beta)}"
+        return None if self.sampling == "shuffled" else self.sampling + beta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +210,45 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """Another last layer for the network of a finished run: what longtail retrain and longtail rebalance make."""
+
+    head_of: str | None = None
+    """The finished run, by its name, in the same folder of runs; without one, the whole network is trained."""
+    head_method: str | None = None
+    """retrain trains a new last layer alone; tau_norm and logit_adjustment change the one that there is."""
+    head_tau: float | None = None
+    """τ of tau_norm and logit_adjustment, 1 if not given: 0 changes nothing but the bias that tau_norm drops."""
+
+    @config_errors()
+    def __post_init__(self) -> None:
+        if (self.head_of is None) != (self.head_method is None):
+            raise ValueError("head_of and head_method are only of use together")
+        if self.head_method is not None:
+            check_choice("head_method", self.head_method, HEAD_METHODS)
+        if self.head_of is not None and (Path(self.head_of).name != self.head_of or self.head_of in ("", "..")):
+            raise ValueError(f"head_of must be the name of a run, not a path, got {self.head_of!r}")
+        if self.is_rebalanced and self.head_tau is None:
+            object.__setattr__(self, "head_tau", 1.0)
+        elif not self.is_rebalanced and self.head_tau is not None:
+            raise ValueError(
+                f"head_tau {self.head_tau:g} would do nothing: only tau_norm and logit_adjustment have one"
+            )
+        if self.head_tau is not None:
+            check_non_negative("head_tau", self.head_tau)
+
+    @property
+    def is_rebalanced(self) -> bool:
+        """Whether the last layer is computed, and nothing is trained."""
+        return self.head_method in HEAD_METHODS[1:]
+
+    @property
+    def label(self) -> str | None:
+        """A short name: ``tau_norm_0.7`` has τ 0.7."""
+        return self.head_method if self.head_tau is None else f"{self.head_method}_{shortest(self.head_tau)}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """All that a training depends on but the loss."""
 
@@ -228,9 +289,14 @@ class RunConfig(Setting):
     version: Fixed[int] = VERSION
     """Of the form of this configuration."""
     loss: LossConfig = LossConfig()
+    head: HeadConfig = HeadConfig()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.head.head_method == "retrain" and self.sync_batch_norm:
+            raise ConfigError(
+                "sync_batch_norm would do nothing: a head is retrained with batch norms that stay as they are"
+            )
         if self.version != VERSION:
             raise ConfigError(f"a configuration of version {self.version}; this is for version {VERSION}")
 
@@ -262,12 +328,24 @@ class RunConfig(Setting):
         """What was run, for people, and a hash of all of it."""
         imbalance, fold = self.data.subset.imbalance, self.data.fold.fold
         parts = [Path(self.data.data).stem, *([f"{imbalance:g}"] if imbalance else []), self.model, self.loss.label]
+        parts += [self.data.sampling_label] if self.data.sampling_label else []
         parts += [f"s{self.seed}"]
         parts += [f"fold{fold}"] if fold is not None else []
+        parts += [self.head.label] if self.head.label else []
         readable = "-".join(re.sub(r"[^\w.]+", "_", part) for part in parts)
         # Of what differs from the defaults: an option that comes later does not rename the runs before it.
         canonical = json.dumps({"version": self.version} | _without_defaults(self), sort_keys=True)
         return f"{readable}-{hashlib.sha256(canonical.encode()).hexdigest()[:10]}"
+
+    @property
+    def setting_id(self) -> str:
+        """The same for runs that differ by their seed alone.
+
+        Example:
+            >>> RunConfig(seed=3).setting_id == RunConfig().setting_id, RunConfig().setting_id[:30]
+            (True, 'digits-resnet32-softmax_0.999-')
+        """
+        return dataclasses.replace(self, seed=0).run_id.replace("-s0-", "-", 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from longtail.lab.config import DataConfig, LossConfig, OptimizerConfig, RunConfig, field_places, shortest
+from longtail.lab.config import DataConfig, HeadConfig, LossConfig, OptimizerConfig, RunConfig, field_places, shortest
 
-__all__ = ["RECIPES", "Recipe", "cifar", "default_recipe", "large", "scaled", "train_command"]
+__all__ = [
+    "RECIPES",
+    "Recipe",
+    "cifar",
+    "default_recipe",
+    "large",
+    "rebalanced",
+    "retrained",
+    "scaled",
+    "train_command",
+]
 
 SMALL_IMAGES = ("digits", "cifar10", "cifar20", "cifar100")
 
@@ -62,6 +72,47 @@ def large(data: DataConfig = DataConfig(), loss: LossConfig = LossConfig(), epoc
 
 
 RECIPES: Mapping[str, Recipe] = {"cifar": cifar, "large": large}
+
+
+def retrained(parent: RunConfig, epochs: int = 10, of: str | None = None) -> RunConfig:
+    """A new last layer for a finished run: trained alone, on all classes alike, with the plain loss of the run's kind.
+
+    Args:
+        parent: what the run is.
+        epochs: of the new layer; the schedule of the run is scaled to them.
+        of: the name of the run, if it is not its id.
+
+    Example:
+        >>> retrained(cifar()).run_id[:50], retrained(cifar()).optimizer.milestones
+        ('digits-resnet32-softmax-class_balanced-s0-retrain-', (8.0, 9.0))
+
+    Reference:
+        Kang et al., *Decoupling Representation and Classifier for Long-Tailed Recognition*, ICLR 2020, section 4.
+    """
+    return replace(
+        parent,
+        data=replace(parent.data, sampling="class_balanced", sampling_beta=None),
+        loss=replace(parent.loss, weighting="uniform", beta=None, normalize=LossConfig.normalize),
+        optimizer=scaled(parent.optimizer, epochs),
+        sync_batch_norm=False,
+        head=HeadConfig(head_of=of or parent.run_id, head_method="retrain"),
+    )
+
+
+def rebalanced(parent: RunConfig, method: str, tau: float | None = None, of: str | None = None) -> RunConfig:
+    """The last layer of a finished run, changed and not trained, in favour of rare classes.
+
+    Args:
+        parent: what the run is.
+        method: ``"tau_norm"`` or ``"logit_adjustment"``.
+        tau: τ, 1 if not given.
+        of: the name of the run, if it is not its id.
+
+    Example:
+        >>> rebalanced(cifar(), "tau_norm", 0.7).run_id[:46]
+        'digits-resnet32-softmax_0.999-s0-tau_norm_0.7-'
+    """
+    return replace(parent, head=HeadConfig(head_of=of or parent.run_id, head_method=method, head_tau=tau))
 
 
 def default_recipe(data: str) -> str:

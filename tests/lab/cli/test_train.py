@@ -192,6 +192,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
         pytest.param(TORCHRUN, [], id="torchrun"),
         pytest.param([], ["--devices", "2"], id="devices", marks=pytest.mark.slow),
         pytest.param(TORCHRUN, ["--micro-batch-size", "13"], id="pieces", marks=pytest.mark.slow),
+        pytest.param(TORCHRUN, ["--sampling", "progressive"], id="sampling", marks=pytest.mark.slow),
     ],
 )
 def test_two_processes_give_the_losses_of_one(tmp_path, launcher, flags):
@@ -201,7 +202,8 @@ def test_two_processes_give_the_losses_of_one(tmp_path, launcher, flags):
     command += ["--learning-rate", "0.01"]  # at a high one, training blows up the rounding errors
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     lines, printed = {}, {}
-    for name, start, more in (("one", [], []), ("two", launcher, flags)):
+    alone = flags if "--sampling" in flags else []
+    for name, start, more in (("one", [], alone), ("two", launcher, flags)):
         finished = subprocess.run(
             [sys.executable, *start, *command, *more, "--runs", str(tmp_path / name)],
             capture_output=True,

@@ -23,6 +23,8 @@ def test_what_would_do_nothing_is_left_out_and_counted_once():
     plain = {"softmax", "focal_0.5", "focal_1"}
     assert set(labels) == plain | {f"{name}_{beta}" for name in plain for beta in (0.9, 0.99)}
     assert len(labels) == 9
+    sampled = expand({"sampling": ["shuffled", "effective"], "sampling_beta": [0.9, 0.99]})
+    assert [run.data.sampling_label for run in sampled] == [None, "effective_0.9", "effective_0.99"]
     with pytest.raises(ConfigError, match="gamma would do nothing in any of these runs"):
         expand({"loss": "softmax", "gamma": [0.5, 1]})
 

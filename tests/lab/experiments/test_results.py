@@ -18,7 +18,9 @@ from scipy import stats
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig
 from longtail.lab.data import FoldOptions, SubsetOptions
 from longtail.lab.experiments.aggregate import deltas, summarize_results
+from longtail.lab.experiments.published import published
 from longtail.lab.experiments.results import SETTING, load_results, to_records, write_results
+from longtail.lab.recipes import rebalanced, retrained
 
 PLAIN = LossConfig(weighting="uniform")
 FOCAL = LossConfig(loss="focal", gamma=0.5, beta=0.999)
@@ -76,7 +78,7 @@ def leaf_names(value):
 def test_every_value_of_a_configuration_has_a_name_of_its_own():
     names = list(leaf_names(RunConfig()))
     assert len(names) == len(set(names))
-    assert sorted(names) == sorted([*SETTING, "seed"])
+    assert sorted(names) == sorted({*SETTING, "seed", "head_of"} - {"head_from"})
     metrics = set(result_of(RunConfig())["final"]) - {"learning_rate"}
     assert metrics.isdisjoint(names)
 
@@ -424,3 +426,30 @@ def test_hundreds_of_runs_take_seconds(tmp_path):
     assert (len(frame), len(summary), len(changes)) == (375, 125, 100)
     assert set(changes["pairs"]) == {3}
     assert seconds < 4
+
+
+def test_heads_of_runs_that_differ_by_their_seed_are_one_setting(tmp_path):
+    parents = [run_of(loss, seed) for loss in (PLAIN, LossConfig(beta=0.999)) for seed in (0, 1)]
+    for parent in parents:
+        for config in (parent, retrained(parent), rebalanced(parent, "tau_norm", 0.5)):
+            write_run(tmp_path, config, error=20.0 + parent.seed)
+    rows = to_records(summarize_results(load_results(tmp_path)))
+    assert [(row["label"], row["head_method"], row["n"]) for row in rows] == [
+        ("softmax", None, 2),
+        ("softmax", "retrain", 2),
+        ("softmax", "retrain", 2),
+        ("softmax", "tau_norm", 2),
+        ("softmax_0.999", None, 2),
+        ("softmax_0.999", "tau_norm", 2),
+    ]
+    assert {row["head_from"] for row in rows[1:3]} == {parents[0].setting_id, parents[2].setting_id}
+    shutil.rmtree(tmp_path / parents[0].run_id)
+    frame = load_results(tmp_path)
+    assert (frame["head_from"] == parents[0].run_id).sum() == 2
+
+
+def test_nothing_was_published_of_other_samplings_and_heads():
+    config = run_of(PLAIN)
+    assert published(config) is not None
+    assert published(rebalanced(config, "tau_norm")) is None
+    assert published(replace(config, data=replace(config.data, sampling="square_root"))) is None

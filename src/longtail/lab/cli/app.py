@@ -34,6 +34,10 @@ COMMANDS: Mapping[str, Command] = {
     "train": Command("train", "train_command", "train, or go on with a training that was interrupted", follows=True),
     "evaluate": Command("train", "evaluate_command", "test a finished run: its classes, worst first"),
     "predict": Command("train", "predict_command", "name the classes of images"),
+    "retrain": Command(
+        "head", "retrain_command", "a new last layer for a finished run, on balanced classes", follows=True
+    ),
+    "rebalance": Command("head", "rebalance_command", "the last layer of a finished run, in favour of rare classes"),
     "tune": Command(
         "tune", "tune_command", "find the best loss, β and γ for your data, and train with it", follows=True
     ),

@@ -25,7 +25,15 @@ from longtail.lab.recipes import RECIPES, default_recipe, scaled
 if TYPE_CHECKING:
     from longtail.lab.training import LoadedRun
 
-__all__ = ["evaluate_command", "predict_command", "starting_point", "train_command"]
+__all__ = [
+    "Run",
+    "changed",
+    "evaluate_command",
+    "given_flags",
+    "predict_command",
+    "starting_point",
+    "train_command",
+]
 
 Run = Positional[Annotated[Path, arg(metavar="RUN", help="A run folder.")]]
 
@@ -84,26 +92,33 @@ def train_command(arguments: Sequence[str] | None) -> Callable[..., None]:
 
 def starting_point(arguments: Sequence[str] | None, loss: LossConfig | None = None) -> RunConfig:
     """What the other flags are differences from; with another loss than they name, if one is given."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("data", "loss", "weighting", "recipe", "config", "epochs"):
-        parser.add_argument(f"--{name}")
-    try:
-        given, _ = parser.parse_known_args(list(arguments or ()))
-    except argparse.ArgumentError:  # a flag without its value, which the parser of all flags will say
+    given = given_flags(arguments)
+    if given is None:
         return RunConfig()
     if given.config and given.recipe:
         raise ValueError(f"recipe {given.recipe} would do nothing: all values start from {given.config}")
-    epochs = int(given.epochs) if (given.epochs or "").isdecimal() else None
     if given.config:
         base = _read_config(Path(given.config))
-        base = replace(base, optimizer=scaled(base.optimizer, epochs or None))
-        return replace(base, loss=_loss(given, base.loss)) if given.loss or given.weighting else base
+        return changed(replace(base, optimizer=scaled(base.optimizer, given.epochs)), given)
     if arguments is not None and not given.data and not {"-h", "--help"} & set(arguments):
         raise ValueError("which data? --data digits, a name of longtail data list, or a folder of images")
     data = DataConfig(data=given.data or "digits")
     recipe = given.recipe or default_recipe(data.data)
     check_choice("recipe", recipe, tuple(RECIPES))
-    return RECIPES[recipe](data, loss or _loss(given, LossConfig()), epochs or None)
+    return RECIPES[recipe](data, loss or _loss(given, LossConfig()), given.epochs)
+
+
+def given_flags(arguments: Sequence[str] | None) -> argparse.Namespace | None:
+    """Those that others follow from; None if one has no value, which the parser of all flags will say."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("data", "loss", "weighting", "recipe", "config", "epochs", "sampling"):
+        parser.add_argument(f"--{name}")
+    try:
+        given, _ = parser.parse_known_args(list(arguments or ()))
+    except argparse.ArgumentError:
+        return None
+    given.epochs = (int(given.epochs) if (given.epochs or "").isdecimal() else None) or None
+    return given
 
 
 def _read_config(path: Path) -> RunConfig:
@@ -115,6 +130,13 @@ def _read_config(path: Path) -> RunConfig:
         raise ValueError(f"{path} does not exist") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no JSON: {error}") from None
+
+
+def changed(base: RunConfig, given: argparse.Namespace) -> RunConfig:
+    """Without values of a loss or a sampling that another one was named for."""
+    if given.sampling and given.sampling != base.data.sampling:
+        base = replace(base, data=replace(base.data, sampling=given.sampling, sampling_beta=None))
+    return replace(base, loss=_loss(given, base.loss)) if given.loss or given.weighting else base
 
 
 def _loss(given: argparse.Namespace, base: LossConfig) -> LossConfig:

@@ -10,6 +10,7 @@ import pandas as pd
 from longtail._checks import check_choice
 from longtail.lab.experiments.results import COMPARED, CONFIGURATION, SETTING, to_records
 from longtail.losses import LOSSES
+from longtail.samplers import SAMPLINGS
 
 __all__ = ["deltas", "summarize_results", "without_folds"]
 
@@ -35,7 +36,8 @@ def summarize_results(frame: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The columns of the setting, ``label``, ``published``, ``n``, and ``…_mean`` and ``…_std`` (of a sample: missing
-        for a single run) of each metric; ordered by data, imbalance, network, loss and weights, the plain loss first.
+        for a single run) of each metric; ordered by data, imbalance, network, loss, weights, last layer and
+        sampling, the plain loss first.
 
     Example:
         >>> import json, tempfile
@@ -142,9 +144,10 @@ def _metrics(frame: pd.DataFrame) -> list[str]:
 def _in_order(settings: pd.DataFrame) -> pd.DataFrame:
     ranks = {
         "loss": {name: place for place, name in enumerate(LOSSES)},
+        "sampling": {name: place for place, name in enumerate(("shuffled", *SAMPLINGS))},
         "weighting": {name: place for place, name in enumerate(("uniform", "effective", "inverse_sqrt", "inverse"))},
     }
-    first = ("data", "imbalance", "model", "loss", "gamma", "weighting", "beta")
+    first = ("data", "imbalance", "model", "loss", "gamma", "weighting", "beta", "head_method", "head_tau", "sampling")
     columns = [*first, *(name for name in SETTING if name not in first)]
 
     def key(row: dict[str, Any]) -> list[tuple[bool, Any]]:

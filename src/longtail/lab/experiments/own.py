@@ -54,7 +54,7 @@ def expand(values: Mapping[str, Any]) -> list[RunConfig]:
     """All combinations of lists of values.
 
     Keys are the flags of ``longtail train``: any value of a configuration, and ``recipe``. A list is swept over;
-    anything else is the same in all runs. In a combination where β or γ would do nothing they are left out, and what is
+    anything else is the same in all runs. In a combination where a β or γ would do nothing it is left out, and what is
     then the same run is there once.
 
     Args:
@@ -100,5 +100,7 @@ def _config(values: dict[str, Any]) -> tuple[RunConfig, set[str]]:
         values.pop("gamma", None)
     if weighting != "effective":
         values.pop("beta", None)
+    if values.get("sampling") != "effective":
+        values.pop("sampling_beta", None)
     start = RECIPES[recipe](DataConfig(data=data), LossConfig(loss=loss, weighting=weighting), values.get("epochs"))
     return with_values(start, values), {"recipe", *values}

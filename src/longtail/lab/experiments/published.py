@@ -52,6 +52,8 @@ def published(config: RunConfig) -> Published | None:
     data, subset, loss = config.data, config.data.subset, config.loss
     is_cifar = data.data in ("cifar10", "cifar100")
     imbalance = 1.0 if is_cifar and subset.imbalance is None else subset.imbalance
+    if config.head.head_of is not None or data.sampling != "shuffled":
+        return None
     if data.fold.folds is not None or subset.max_count is not None or subset.profile != "exponential":
         return None
     if loss.normalize != "classes" and loss.weighting != "uniform":

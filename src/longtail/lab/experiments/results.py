@@ -41,7 +41,7 @@ LISTS = ("recall", "calibration")
 DTYPES = {int: "Int64", float: "float64", bool: "boolean", tuple: "object"}
 """Of columns, by the type of the field: all of them can miss values. Other fields are text."""
 
-OTHER = ("run_id", "status", "problem", "label", "best_error", "seconds", "published")
+OTHER = ("run_id", "status", "problem", "label", "best_error", "seconds", "published", "head_from")
 """Columns that are neither of the configuration nor metrics of the last epoch."""
 
 FILES = ("config.json", "data.json", "metrics.jsonl", "result.json", "error.json", "model.safetensors", "checkpoint.pt")
@@ -62,8 +62,8 @@ def _leaves(kind: Any) -> Iterator[tuple[str, type]]:
 
 CONFIGURATION = {name: DTYPES.get(kind, "str") for name, kind in _leaves(RunConfig)}
 
-SETTING = tuple(name for name in CONFIGURATION if name != "seed")
-"""Columns that are the same in runs that differ by their seed alone."""
+SETTING = (*(name for name in CONFIGURATION if name not in ("seed", "head_of")), "head_from")
+"""Columns that are the same in runs that differ by their seed alone, or by that of the run that the network is from."""
 
 
 FIRST = ("data", "imbalance", "model", "epochs")
@@ -74,7 +74,8 @@ def load_results(runs: Path | str) -> pd.DataFrame:
     """One row for each run folder below a folder, whether the run is complete or not.
 
     Columns: ``run_id`` (the folder's name), ``status``, ``problem``, ``label`` of the loss, ``published`` (the error of
-    :func:`published`), each value of the configuration under the name of its flag, the metrics after the last epoch,
+    :func:`published`), each value of the configuration under the name of its flag, ``head_from`` (``head_of`` without
+    its seed), the metrics after the last epoch,
     ``best_error``, ``seconds``, and ``version_…`` of what was used. ``status`` is one of
 
     - complete: the run has a result. Only these have metrics.
@@ -96,7 +97,14 @@ def load_results(runs: Path | str) -> pd.DataFrame:
     rows = [_row(folder) for folder in _run_folders(Path(runs))]
     metrics = dict.fromkeys((*METRICS, *(name for row in rows for name in row["metrics"] if name not in LISTS)))
     versions = dict.fromkeys(name for row in rows for name in row["versions"])
-    dtypes = {"run_id": "str", "status": "str", "problem": "object", "label": "str", **CONFIGURATION}
+    dtypes = {
+        "run_id": "str",
+        "status": "str",
+        "problem": "object",
+        "label": "str",
+        **CONFIGURATION,
+        "head_from": "str",
+    }
     dtypes |= dict.fromkeys((*metrics, "best_error", "seconds"), "float64") | dict.fromkeys(LISTS, "object")
     dtypes |= dict.fromkeys(versions, "str") | {"published": "float64"}
     values = [row | row["metrics"] | row["versions"] for row in rows]
@@ -137,6 +145,7 @@ def _row(path: Path) -> dict[str, Any]:
             config = folder.config()
             run_id, entry = config.run_id, published(config)
         row |= {"label": config.loss.label, **_values(config), "published": entry and entry.error}
+        row["head_from"] = _head_from(path, config)
         with _damage_named(folder.result_file):
             result = folder.result()
             if result is not None:
@@ -150,6 +159,16 @@ def _row(path: Path) -> dict[str, Any]:
         # The name of the folder is in the row already.
         problem = str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is no run folder: it", "it")
         return row | {"status": "damaged", "problem": _line(problem)}
+
+
+def _head_from(path: Path, config: RunConfig) -> str | None:
+    """Which setting the network is from, if it is from another run; its name where that run is not there any more."""
+    if config.head.head_of is None:
+        return None
+    try:
+        return RunFolder(path.parent / config.head.head_of).config().setting_id
+    except ConfigError:
+        return config.head.head_of
 
 
 @contextlib.contextmanager

@@ -110,6 +110,8 @@ def estimated_seconds(config: RunConfig, train_images: int, test_images: int, sp
         >>> estimated_seconds(cifar(), 50_000, 10_000, Speeds(250.0, 1000.0)) / 3600
         11.66...
     """
+    if config.head.is_rebalanced:
+        return test_images / speeds.test
     epochs = config.optimizer.epochs
     tests = sum(config.is_tested_after(epoch) for epoch in range(1, epochs + 1))
     return epochs * train_images / speeds.train + tests * test_images / speeds.test

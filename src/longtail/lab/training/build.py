@@ -13,10 +13,12 @@ from longtail.counts import IntArray
 from longtail.heads import param_groups
 from longtail.lab.config import DataConfig, RunConfig
 from longtail.lab.data import DataError, ImageDataset, ImageFiles, InMemoryImages, LongTailedSubset, open_dataset
+from longtail.lab.data.batches import Order, shuffled
 from longtail.lab.models import CifarResNet, ResNet, build_model
 from longtail.losses import ClassBalancedLoss
+from longtail.samplers import class_aware_order
 
-__all__ = ["build_loss", "build_network", "build_optimizer", "open_data"]
+__all__ = ["build_loss", "build_network", "build_optimizer", "build_order", "open_data"]
 
 
 def open_data(
@@ -37,6 +39,25 @@ def open_data(
         raise DataError(f"image_size {data.image_size} would do nothing: {data.data} has {height} × {width} pixels")
     chosen, subset = data.subset.choose(dataset)
     return data.fold.choose(chosen), subset
+
+
+def build_order(config: RunConfig, dataset: ImageDataset) -> Order:
+    """Which training images each epoch holds.
+
+    Example:
+        >>> dataset, _ = open_data(RunConfig())
+        >>> balanced = build_order(RunConfig(data=DataConfig(sampling="class_balanced")), dataset)
+        >>> dataset.train.labels[balanced(0)].bincount()
+        tensor([130, 130, 129, 130, 130, 129, 130, 130, 129, 130])
+    """
+    data = config.data
+    if data.sampling == "shuffled":
+        return shuffled(len(dataset.train), config.seed)
+    labels = dataset.train.labels.numpy()
+    beta, epochs = data.sampling_beta, config.optimizer.epochs
+    return lambda epoch: class_aware_order(
+        labels, data.sampling, seed=config.seed, epoch=epoch, beta=beta, epochs=epochs
+    )
 
 
 def build_network(config: RunConfig, dataset: ImageDataset) -> CifarResNet | ResNet:
@@ -63,7 +84,12 @@ def build_loss(config: RunConfig, counts: IntArray) -> ClassBalancedLoss:
 def build_optimizer(config: RunConfig, network: CifarResNet | ResNet) -> torch.optim.Optimizer:
     """Stochastic gradient descent, with weight decay where it belongs."""
     optimizer = config.optimizer
-    groups: list[dict[str, Any]] = [{"params": list(network.parameters()), "weight_decay": optimizer.weight_decay}]
+    groups: list[dict[str, Any]] = [
+        {
+            "params": [weight for weight in network.parameters() if weight.requires_grad],
+            "weight_decay": optimizer.weight_decay,
+        }
+    ]
     if config.loss.loss != "softmax" or not optimizer.decay_norms:
         groups = param_groups(network, optimizer.weight_decay, network.fc)
     if not optimizer.decay_norms:
@@ -72,6 +98,7 @@ def build_optimizer(config: RunConfig, network: CifarResNet | ResNet) -> torch.o
             for module in network.modules()
             if isinstance(module, nn.BatchNorm2d)
             for weight in module.parameters()
+            if weight.requires_grad
         ]
         kept = {id(weight) for weight in norms}
         groups[0]["params"] = [weight for weight in groups[0]["params"] if id(weight) not in kept]

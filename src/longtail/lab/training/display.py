@@ -81,6 +81,10 @@ class Display:
                 f"epoch {line['epoch']}/{self.epochs}: loss {line['train_loss']:.4g}, {errors}, "
                 f"learning rate {line['learning_rate']:.3g}, {line['images_per_second']:,.0f} images/s"
             )
+        self.record(line)
+
+    def record(self, line: dict[str, Any]) -> None:
+        """For TensorBoard."""
         if self.events:
             for name, value in line.items():
                 if isinstance(value, float):

@@ -16,10 +16,11 @@ from longtail._checks import check_positive_integer
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
 from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset, Shard, evaluation_loader, training_loader
 from longtail.lab.models.batch_norm import synchronise_batch_norms
-from longtail.lab.training.build import build_loss, build_network, build_optimizer, open_data
+from longtail.lab.training.build import build_loss, build_network, build_optimizer, build_order, open_data
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from longtail.lab.training.display import Display
 from longtail.lab.training.errors import Interrupted, TrainingError
+from longtail.lab.training.head import check_parent, take_over
 from longtail.lab.training.metrics import ClassifierMetrics
 from longtail.lab.training.processes import make_fabric, opened_by_first, share_buffers, total
 from longtail.lab.training.run_folder import RunFolder
@@ -72,6 +73,7 @@ def train(
     console = console if fabric.is_global_zero else None
     # First the data: a run that cannot start leaves no folder.
     dataset, subset = open_data(config, options.data_dir, console)
+    check_parent(config, options.runs, dataset, subset)
     with folder.written(), opened_by_first(folder, config, fabric), stop_signals() as stop:
         if fabric.world_size == 1 and folder.result_file.exists():
             return folder.path  # another process has finished it since
@@ -81,6 +83,8 @@ def train(
         with training.display(console) as display:
             for note in notes:
                 display.say(note)
+            if config.head.is_rebalanced:
+                lines = [tested_alone(training, Timer(options.checkpoint_minutes), display)]
             while training.state.epoch < config.optimizer.epochs:
                 lines.append(train_epoch(training, Timer(options.checkpoint_minutes), stop, display))
                 # Both before the checkpoint: what is not there when it is written would be missing for ever.
@@ -123,9 +127,10 @@ class Training:
             "device": fabric.device,
             "workers": options.workers,
         }
-        batch_size, augment = config.optimizer.batch_size, config.data.augment
+        augment, order = config.data.augment, build_order(config, dataset)
         torch.manual_seed(config.seed)
         network = build_network(config, dataset)
+        take_over(network, config, options.runs, dataset.counts)
         if config.sync_batch_norm and fabric.world_size > 1:
             synchronise_batch_norms(network)
         # Convolutions are faster with the channels of a pixel side by side.
@@ -137,7 +142,9 @@ class Training:
             fabric=fabric,
             dataset=dataset,
             folder=folder,
-            loader=training_loader(dataset, batch_size, seed=config.seed, augment=augment, **shared),
+            loader=training_loader(
+                dataset, config.optimizer.batch_size, seed=config.seed, order=order, augment=augment, **shared
+            ),
             test_loader=evaluation_loader(dataset, EVALUATION_BATCH, **shared),
             network=network,
             model=model,
@@ -191,7 +198,8 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
     """Train on each image once, or on those that are left, and return the epoch's line of metrics."""
     config, fabric, state = training.config, training.fabric, training.state
     images_seen = 0
-    training.model.train()
+    # Batch norms of another run's network stay what they are, like all of it but the last layer.
+    training.model.train(config.head.head_of is None)
     for batch in training.loader.epoch(state.epoch, state.step):
         state.rate = config.optimizer.learning_rate_at(state.epoch + state.step / len(training.loader))
         for group in training.optimizer.param_groups:
@@ -206,14 +214,7 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
             training.save()
     state.check_finite(fabric)
     train_seconds = timer.seconds()
-    found = {}
-    if config.is_tested_after(state.epoch + 1):
-        metrics = ClassifierMetrics(training.dataset.counts, config.loss.loss, fabric.device)
-        display.testing()
-        share_buffers(fabric, training.network)
-        found = evaluate_network(fabric, training.network, training.test_loader, metrics)
-        if not math.isfinite(found["nll"]):
-            raise TrainingError(f"the network's outputs are no numbers after epoch {state.epoch + 1}: {ADVICE}")
+    found = tested(training, display) if config.is_tested_after(state.epoch + 1) else {}
     loss_of_epoch = total(fabric, state.end_epoch()).item()
     return {
         "epoch": state.epoch,
@@ -223,6 +224,29 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
         "seconds": timer.seconds(),
         **found,
     }
+
+
+def tested(training: Training, display: Display) -> dict[str, Any]:
+    """How good the network is on the test images."""
+    fabric = training.fabric
+    metrics = ClassifierMetrics(training.dataset.counts, training.config.loss.loss, fabric.device)
+    display.testing()
+    share_buffers(fabric, training.network)
+    found = evaluate_network(fabric, training.network, training.test_loader, metrics)
+    if not math.isfinite(found["nll"]):
+        raise TrainingError(f"the network's outputs are no numbers after epoch {training.state.epoch + 1}: {ADVICE}")
+    return found
+
+
+def tested_alone(training: Training, timer: Timer, display: Display) -> dict[str, Any]:
+    """The line of metrics of a network that is not trained: of the last epoch of the run that it is from."""
+    training.state.epoch = training.config.optimizer.epochs
+    found = tested(training, display)
+    line = {"epoch": training.state.epoch, "seconds": timer.seconds(), **found}
+    if training.fabric.is_global_zero:
+        training.folder.write_metrics([line])
+    display.record(line)
+    return line
 
 
 def train_step(training: Training, batch: Batch) -> None:

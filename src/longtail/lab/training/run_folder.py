@@ -16,6 +16,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
@@ -100,6 +102,28 @@ class RunFolder:
         """What came out, if the run is complete."""
         return _parsed(self.result_file, "run_id", "final", "seconds") if self.result_file.exists() else None
 
+    def check_finished(self) -> None:
+        """Refuse a run whose network is not there yet."""
+        if self.result() is None:
+            raise ConfigError(
+                f"{self.path} is not finished: longtail train --config {self.config_file} goes on with it"
+            )
+
+    def load_weights(self, network: nn.Module, without: str | None = None) -> None:
+        """Give a network the weights of this run, all or those ``without`` a layer; nothing in the file is run."""
+        config = self.config()
+        try:
+            with safe_open(self.model_file, framework="pt") as file:
+                if (owner := (file.metadata() or {}).get("run_id")) != config.run_id:
+                    raise RuntimeError(f"it is of {owner}")
+            own, weights = network.state_dict(), load_file(self.model_file)
+            kept = {name: value for name, value in own.items() if name.partition(".")[0] == without}
+            others = {name: value for name, value in weights.items() if name.partition(".")[0] != without}
+            network.load_state_dict(others | kept)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise ConfigError(f"{self.model_file} is not a {config.model} of this run: {reason}") from None
+
     def metrics(self, epochs: int | None = None) -> list[dict[str, Any]]:
         """A dictionary for each epoch, or for each of the first ``epochs``."""
         lines = _read(self.metrics_file).splitlines()[:epochs] if self.metrics_file.exists() else []
@@ -107,7 +131,8 @@ class RunFolder:
         for number, line in enumerate(lines, start=1):
             try:
                 found.append(json.loads(line))
-                if found[-1]["epoch"] != number:
+                # A network whose last layer was only computed has one line, of the last epoch of the run it is from.
+                if found[-1]["epoch"] != number and (epochs or len(lines) > 1):
                     raise ValueError("it is of another epoch")
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigError(f"{self.metrics_file} is damaged in line {number}: {error}") from None

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longtail._checks import check_positive_integer
 from longtail.counts import class_counts
-from longtail.lab.config import ConfigError, RunConfig, with_values
+from longtail.lab.config import RunConfig, with_values
 from longtail.lab.data import evaluation_loader
 from longtail.lab.data.decode import read_centre_crop, read_image
 from longtail.lab.models import build_model
@@ -65,20 +63,10 @@ def load_run(path: Path | str) -> LoadedRun:
     """
     folder = RunFolder(Path(path))
     config, data = folder.config(), folder.data()
-    if folder.result() is None:
-        raise ConfigError(
-            f"{folder.path} is not finished: longtail train --config {folder.config_file} goes on with it"
-        )
+    folder.check_finished()
     shape = data["image_shape"]
     network = build_model(config.model, len(data["classes"]), shape[0] if shape else 3)
-    try:
-        with safe_open(folder.model_file, framework="pt") as file:
-            if (owner := (file.metadata() or {}).get("run_id")) != config.run_id:
-                raise RuntimeError(f"it is of {owner}")
-        network.load_state_dict(load_file(folder.model_file))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise ConfigError(f"{folder.model_file} is not a {config.model} of this run: {reason}") from None
+    folder.load_weights(network)
     return LoadedRun(
         path=folder.path,
         config=config,

@@ -1,0 +1,142 @@
+"""``longtail retrain`` and ``rebalance``: another last layer for a finished run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rich.table import Table
+from rich.text import Text
+from tyro.conf import OmitArgPrefixes, arg
+
+from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
+from longtail.lab.cli.train import Run, changed, given_flags
+from longtail.lab.config import RunConfig, RunOptions, shortest
+from longtail.lab.data import GROUPS
+from longtail.lab.recipes import rebalanced, retrained
+
+__all__ = ["rebalance_command", "retrain_command"]
+
+EPOCHS = 10
+
+
+def retrain_command(arguments: Sequence[str] | None) -> Callable[..., None]:
+    """The command with the defaults that follow from the run that ``arguments`` name."""
+    found = _named(arguments or ())
+    start = retrained(RunConfig(), EPOCHS)
+    given = given_flags(arguments)
+    if found and given:
+        start = changed(retrained(_config(found), given.epochs or EPOCHS, found.name), given)
+
+    def run(
+        run: Run,
+        config: Annotated[RunConfig, OmitArgPrefixes] = start,
+        running: Annotated[RunOptions, OmitArgPrefixes] = RunOptions(runs=found.parent if found else RunOptions.runs),
+        devices: Annotated[
+            int | None, arg(help="Processes, each with its GPU or its part of the CPU; by default one for each GPU.")
+        ] = None,
+        as_json: AsJson = False,
+    ) -> None:
+        """Train a new last layer for a finished run, on all classes alike, and nothing else of its network.
+
+        The values shown are those of the run, but for its schedule, which is scaled to 10 epochs, the sampling and the
+        loss, which is the plain one; name the run with --help to see them. The result is a run of its own beside it,
+        which the same command goes on with if it was interrupted.
+
+        Example: longtail retrain runs/digits-50-resnet8-softmax-s0-0123456789 --epochs 10
+        """
+        from longtail.lab.training import train
+
+        path = train(config, running, progress(), devices)
+        if int(os.environ.get("RANK", 0)):
+            return  # the first process speaks for all
+        if as_json:
+            print_json(_result(path))
+        else:
+            _compare(running.runs / str(config.head.head_of), {"retrain": path})
+
+    return run
+
+
+def rebalance_command(
+    run: Run,
+    method: Annotated[
+        Literal["tau_norm", "logit_adjustment"],
+        arg(help="tau_norm divides the weights of a class by their norm to the τ; logit_adjustment subtracts τ log π."),
+    ],
+    tau: Annotated[tuple[float, ...], arg(help="τ, one or several: 0 changes nothing, 1 all that the method can.")] = (
+        1.0,
+    ),
+    data_dir: DataDir = None,
+    accelerator: Annotated[str, arg(help="cpu, cuda, mps or auto.")] = "auto",
+    workers: Annotated[int | None, arg(help="Processes that read image files.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change the last layer of a finished run in favour of rare classes, without training, and test it.
+
+    Each τ makes a run of its own beside it. The τ that is best on the test images is chosen on them: choose it on a run
+    of a fold, with the flags --folds and --fold of longtail train, and use it once on the run of all training images.
+
+    Example: longtail rebalance runs/digits-50-resnet8-softmax-s0-0123456789 --method tau_norm --tau 0.5 0.7 1
+    """
+    from longtail.lab.training import train
+
+    parent = _whole(run)
+    options = RunOptions(runs=parent.parent, data_dir=data_dir, accelerator=accelerator, workers=workers)
+    configs = [rebalanced(_config(parent), method, each, parent.name) for each in dict.fromkeys(tau)]
+    made = {f"{method}, τ {shortest(config.head.head_tau)}": train(config, options) for config in configs}
+    if as_json:
+        print_json([_result(path) for path in made.values()])
+    else:
+        _compare(parent, made)
+
+
+def _named(arguments: Sequence[str]) -> Path | None:
+    """The run that the arguments name: a folder of one, or, if there is none, the first that is no flag."""
+    words = [Path(word) for word in arguments if not word.startswith("-")]
+    found = [word for word in words if (word / "config.json").exists()] or words
+    return _whole(found[0]) if found else None
+
+
+def _whole(run: Path) -> Path:
+    """The run folder with a name, also where it is the current one."""
+    return run.resolve() if run.name in ("", "..") else run
+
+
+def _config(run: Path) -> RunConfig:
+    from longtail.lab.training.run_folder import RunFolder
+
+    folder = RunFolder(run)
+    config = folder.config()
+    folder.check_finished()
+    return config
+
+
+def _result(path: Path) -> dict[str, Any]:
+    from longtail.lab.training import RunFolder
+
+    result = RunFolder(path).result()
+    assert result is not None
+    return result
+
+
+def _compare(parent: Path, made: dict[str, Path]) -> None:
+    """Each new last layer beside the one that the run ended with."""
+    finals = {"as it was": _result(parent)["final"], **{name: _result(path)["final"] for name, path in made.items()}}
+    groups = [name for name in GROUPS if any(final[name] is not None for final in finals.values())]
+    table = Table(box=None, pad_edge=False)
+    for title in ("last layer", "error %", "recall %", *(f"{name} %" for name in groups)):
+        table.add_column(title, justify="left" if title == "last layer" else "right")
+    for name, final in finals.items():
+        recalls = [final["balanced_accuracy"], *(final[group] for group in groups)]
+        cells = [f"{final['error']:.2f}", *("-" if recall is None else f"{100 * recall:.1f}" for recall in recalls)]
+        table.add_row(Text(name), *cells)
+    out = console()
+    out.print(table)
+    out.print(
+        f"\nrecall: mean of the classes; {', '.join(groups)}: of those with so many training images", soft_wrap=True
+    )
+    for path in made.values():
+        out.print(f"the run is in {path}: longtail evaluate {path}", soft_wrap=True)
