@@ -82,6 +82,10 @@ class DataConfig:
     """What a broken image file does: skip reads all of them first, and leaves the broken ones out."""
     image_size: int = 224
     """Width and height of what the network sees of image files; images in memory keep their own."""
+    mixup: float = 0.0
+    """α of Mixup: training images and their labels are blended in pairs, by a λ from Beta(α, α); 0 does not."""
+    cutmix: float = 0.0
+    """α of CutMix: a box of another image, 1-λ of the area, is put in; with both, each batch has one of the two."""
     augment: bool = True
     """Whether training images are cropped and mirrored at random."""
     sampling: str = "shuffled"
@@ -92,6 +96,8 @@ class DataConfig:
     @config_errors()
     def __post_init__(self) -> None:
         check_positive_integer("image_size", self.image_size)
+        for name in ("mixup", "cutmix"):
+            check_non_negative(name, getattr(self, name))
         check_choice("sampling", self.sampling, ("shuffled", *SAMPLINGS))
         if self.sampling == "effective" and self.sampling_beta is None:
             object.__setattr__(self, "sampling_beta", 0.999)
@@ -178,6 +184,10 @@ class OptimizerConfig:
     """Epochs at which it drops."""
     drop: float = 0.01
     """What it is then multiplied by."""
+    defer_reweighting: Fixed[float | None] = None
+    """Epoch at which the class weights begin; from the start if not given."""
+    anneal_beta: Fixed[float | None] = None
+    """Epochs over which β then grows from 0; at once if not given."""
 
     @config_errors()
     def __post_init__(self) -> None:
@@ -195,6 +205,20 @@ class OptimizerConfig:
             raise ValueError(f"milestones must be in order, got {self.milestones}")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
+        self._check_reweighting()
+
+    def _check_reweighting(self) -> None:
+        for name in ("defer_reweighting", "anneal_beta"):
+            value = getattr(self, name)
+            if value is not None:
+                check_non_negative(name, value)
+                if not value:
+                    raise ValueError(f"{name} 0 would do nothing")
+        start, span = self.defer_reweighting or 0.0, self.anneal_beta or 0.0
+        if start >= self.epochs:
+            raise ValueError(f"defer_reweighting {start:g} would never begin: there are {self.epochs} epochs")
+        if start + span > self.epochs * (1 + 1e-9):  # which are fractions where the schedule was scaled
+            raise ValueError(f"anneal_beta {span:g} would not end: there are {self.epochs - start:g} epochs left")
 
     def learning_rate_at(self, epoch: float) -> float:
         """The learning rate after ``epoch`` epochs.
@@ -299,6 +323,18 @@ class RunConfig(Setting):
             )
         if self.version != VERSION:
             raise ConfigError(f"a configuration of version {self.version}; this is for version {VERSION}")
+        late, span, beta = self.optimizer.defer_reweighting, self.optimizer.anneal_beta, self.loss.beta
+        if late is not None and (self.loss.weighting == "uniform" or beta == 0):
+            raise ConfigError(f"defer_reweighting {late:g} would do nothing: there are no class weights")
+        if span is not None and (beta is None or not 0 < beta < 1):
+            has = "there is none" if beta is None else f"it is {beta:g}"
+            raise ConfigError(f"anneal_beta {span:g} needs a β between 0 and 1: {has}")
+
+    @property
+    def label(self) -> str:
+        """That of the loss, and whether its weights come late: ``softmax_0.9999_drw``."""
+        late, span = self.optimizer.defer_reweighting, self.optimizer.anneal_beta
+        return self.loss.label + ("_drw" if late is not None else "") + ("_annealed" if span is not None else "")
 
     def is_tested_after(self, epochs: int) -> bool:
         """Whether there is a test after so many epochs."""
@@ -327,7 +363,7 @@ class RunConfig(Setting):
     def run_id(self) -> str:
         """What was run, for people, and a hash of all of it."""
         imbalance, fold = self.data.subset.imbalance, self.data.fold.fold
-        parts = [Path(self.data.data).stem, *([f"{imbalance:g}"] if imbalance else []), self.model, self.loss.label]
+        parts = [Path(self.data.data).stem, *([f"{imbalance:g}"] if imbalance else []), self.model, self.label]
         parts += [self.data.sampling_label] if self.data.sampling_label else []
         parts += [f"s{self.seed}"]
         parts += [f"fold{fold}"] if fold is not None else []

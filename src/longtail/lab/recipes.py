@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from longtail.lab.config import DataConfig, HeadConfig, LossConfig, OptimizerConfig, RunConfig, field_places, shortest
 
@@ -23,6 +24,9 @@ __all__ = [
 ]
 
 SMALL_IMAGES = ("digits", "cifar10", "cifar20", "cifar100")
+
+LATE = ("defer_reweighting", "anneal_beta")
+"""Flags that are in epochs of the recipe, and stretched with the rest of its schedule."""
 
 
 class Recipe(Protocol):
@@ -139,15 +143,25 @@ def train_command(config: RunConfig) -> str:
     words += ["--weighting", loss.weighting] if loss.weighting != "effective" else []
     words += ["--epochs", str(epochs)]
     for flag, place in field_places().items():
-        value, usual = (functools.reduce(getattr, place, each) for each in (config, start))
-        if value == usual or value is None:
+        value: Any = functools.reduce(getattr, place, config)
+        if value is None or value == functools.reduce(getattr, place, start):
             continue
         if isinstance(value, bool):
             words.append(f"--{'' if value else 'no-'}{flag}".replace("_", "-"))
             continue
         values = value if isinstance(value, tuple) else (value,)
+        if flag in LATE:
+            values = (_unscaled(value, epochs, RECIPES[name](start.data, loss).optimizer.epochs),)
         words += [f"--{flag}".replace("_", "-"), *map(shortest, values)]
     return shlex.join(words)
+
+
+def _unscaled(value: float, epochs: int, of_recipe: int) -> float:
+    """What :func:`scaled` makes ``value`` of: the roundest such number there is."""
+    about = value * of_recipe / epochs
+    near = [float(f"{about:.{digits}g}") for digits in range(1, 17)]
+    near += [math.nextafter(about, math.inf), math.nextafter(about, 0.0)]
+    return next((each for each in near if each * epochs / of_recipe == value), about)
 
 
 def scaled(optimizer: OptimizerConfig, epochs: int | None) -> OptimizerConfig:
@@ -159,8 +173,12 @@ def scaled(optimizer: OptimizerConfig, epochs: int | None) -> OptimizerConfig:
     """
     if epochs is None:
         return optimizer
+    OptimizerConfig(epochs=epochs)  # which refuses what cannot be
+    late = {name: getattr(optimizer, name) for name in LATE}
     return replace(
-        replace(optimizer, epochs=epochs),  # which refuses what cannot be
+        optimizer,
+        epochs=epochs,
         warmup_epochs=optimizer.warmup_epochs * epochs / optimizer.epochs,
         milestones=tuple(milestone * epochs / optimizer.epochs for milestone in optimizer.milestones),
+        **{name: value and value * epochs / optimizer.epochs for name, value in late.items()},
     )

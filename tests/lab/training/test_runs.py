@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from longtail.lab.config import ConfigError, LossConfig, RunConfig, RunOptions
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, RunOptions, with_values
 from longtail.lab.training import RunFolder, TrainingError, load_run, loop, train
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from tests.lab.training.runs import error_of, finish, small_config, start
@@ -49,10 +49,19 @@ def wait_for(condition, seconds=60.0):
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_run_killed_again_and_again_ends_with_the_same_bits(reference, tmp_path, seed):
+TIMED = {"defer_reweighting": 0.4, "anneal_beta": 3.0, "mixup": 0.5, "cutmix": 1.0}
+"""What depends on the epoch and the step."""
+
+
+@pytest.mark.parametrize(("seed", "changes"), [(1, {}), (2, {}), (3, TIMED)])
+def test_a_run_killed_again_and_again_ends_with_the_same_bits(reference, tmp_path, seed, changes):
     """Checkpoints after every step, so that kills also hit the middle of epochs and of writing."""
     config = RunFolder(reference).config()
+    if changes:
+        reference = tmp_path / "whole"
+        config = with_values(config, changes)
+        assert finish(start(config, reference)) == 0
+        reference /= config.run_id
     runs = tmp_path / "runs"
     path = runs / config.run_id
     draw = random.Random(seed)
@@ -246,8 +255,8 @@ def test_the_run_folder_holds_what_is_needed_to_understand_it(reference):
 
 def test_training_with_micro_batches_adds_up_to_the_same(tmp_path, reference):
     """Up to batch norms, which see the parts: without any there, the gradients are the same sums."""
-    config = small_config(epochs=1, micro_batch_size=16)
-    whole = small_config(epochs=1)
+    whole = with_values(small_config(epochs=1), {"mixup": 0.5})
+    config = with_values(whole, {"micro_batch_size": 16})
     lines = [RunFolder(train(each, RunOptions(runs=tmp_path))).metrics()[0] for each in (whole, config)]
     assert lines[1]["train_loss"] == pytest.approx(lines[0]["train_loss"], rel=0.2)
     assert lines[1] != lines[0]
@@ -258,7 +267,7 @@ def test_training_with_micro_batches_adds_up_to_the_same(tmp_path, reference):
     [
         {"precision": "bf16-mixed"},
         {"model": "resnet14"},
-        {"loss": LossConfig(loss="focal", gamma=1.0)},
+        {"loss": LossConfig(loss="focal", gamma=1.0), "data": DataConfig(mixup=1.0, cutmix=1.0)},
         pytest.param({"compile": True}, marks=pytest.mark.slow),
     ],
 )

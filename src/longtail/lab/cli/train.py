@@ -17,10 +17,10 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail._checks import check_choice
 from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
-from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions
+from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions, with_values
 from longtail.lab.data import GROUPS, DataError
 from longtail.lab.data.listing import list_images
-from longtail.lab.recipes import RECIPES, default_recipe, scaled
+from longtail.lab.recipes import LATE, RECIPES, default_recipe, scaled
 
 if TYPE_CHECKING:
     from longtail.lab.training import LoadedRun
@@ -33,7 +33,11 @@ __all__ = [
     "predict_command",
     "starting_point",
     "train_command",
+    "with_loss",
 ]
+
+DEFER = "Epoch of the recipe at which the class weights begin: 160 of its 200 are 16 with --epochs 20."
+ANNEAL = "Epochs of the recipe over which β then grows from 0, N = 1/(1-β) by the same factor in each."
 
 Run = Positional[Annotated[Path, arg(metavar="RUN", help="A run folder.")]]
 
@@ -48,6 +52,8 @@ def train_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         devices: Annotated[
             int | None, arg(help="Processes, each with its GPU or its part of the CPU; by default one for each GPU.")
         ] = None,
+        defer_reweighting: Annotated[float | None, arg(help=DEFER)] = start.optimizer.defer_reweighting,
+        anneal_beta: Annotated[float | None, arg(help=ANNEAL)] = start.optimizer.anneal_beta,
         recipe: Annotated[str | None, arg(help="cifar or large: where all other values start from.")] = None,
         config_file: Annotated[
             Path | None,
@@ -91,21 +97,23 @@ def train_command(arguments: Sequence[str] | None) -> Callable[..., None]:
 
 
 def starting_point(arguments: Sequence[str] | None, loss: LossConfig | None = None) -> RunConfig:
-    """What the other flags are differences from; with another loss than they name, if one is given."""
+    """What the other flags are differences from; with another loss than they name, whatever its weights, if given."""
     given = given_flags(arguments)
     if given is None:
         return RunConfig()
     if given.config and given.recipe:
         raise ValueError(f"recipe {given.recipe} would do nothing: all values start from {given.config}")
+    late = {name: value for name in LATE if (value := getattr(given, name)) is not None and loss is None}
     if given.config:
-        base = _read_config(Path(given.config))
-        return changed(replace(base, optimizer=scaled(base.optimizer, given.epochs)), given)
+        base = with_values(changed(_read_config(Path(given.config)), given), late)
+        return replace(base, optimizer=scaled(base.optimizer, given.epochs))
     if arguments is not None and not given.data and not {"-h", "--help"} & set(arguments):
         raise ValueError("which data? --data digits, a name of longtail data list, or a folder of images")
     data = DataConfig(data=given.data or "digits")
     recipe = given.recipe or default_recipe(data.data)
     check_choice("recipe", recipe, tuple(RECIPES))
-    return RECIPES[recipe](data, loss or _loss(given, LossConfig()), given.epochs)
+    base = with_values(RECIPES[recipe](data, loss or _loss(given, LossConfig())), late)
+    return replace(base, optimizer=scaled(base.optimizer, given.epochs))
 
 
 def given_flags(arguments: Sequence[str] | None) -> argparse.Namespace | None:
@@ -113,6 +121,8 @@ def given_flags(arguments: Sequence[str] | None) -> argparse.Namespace | None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("data", "loss", "weighting", "recipe", "config", "epochs", "sampling"):
         parser.add_argument(f"--{name}")
+    for name in LATE:
+        parser.add_argument(f"--{name.replace('_', '-')}", f"--{name}", type=float)
     try:
         given, _ = parser.parse_known_args(list(arguments or ()))
     except argparse.ArgumentError:
@@ -136,7 +146,7 @@ def changed(base: RunConfig, given: argparse.Namespace) -> RunConfig:
     """Without values of a loss or a sampling that another one was named for."""
     if given.sampling and given.sampling != base.data.sampling:
         base = replace(base, data=replace(base.data, sampling=given.sampling, sampling_beta=None))
-    return replace(base, loss=_loss(given, base.loss)) if given.loss or given.weighting else base
+    return with_loss(base, _loss(given, base.loss)) if given.loss or given.weighting else base
 
 
 def _loss(given: argparse.Namespace, base: LossConfig) -> LossConfig:
@@ -145,6 +155,18 @@ def _loss(given: argparse.Namespace, base: LossConfig) -> LossConfig:
     gamma = base.gamma if loss == base.loss else None
     beta = base.beta if weighting == base.weighting else None
     return replace(base, loss=loss, weighting=weighting, gamma=gamma, beta=beta)
+
+
+def with_loss(base: RunConfig, loss: LossConfig) -> RunConfig:
+    """With another loss, and without a schedule of weights that it does not have."""
+    late, span = base.optimizer.defer_reweighting, base.optimizer.anneal_beta
+    plain = loss.weighting == "uniform" or loss.beta == 0
+    optimizer = replace(
+        base.optimizer,
+        defer_reweighting=None if plain else late,
+        anneal_beta=None if plain or loss.weighting != "effective" else span,
+    )
+    return replace(base, loss=loss, optimizer=optimizer)
 
 
 def evaluate_command(

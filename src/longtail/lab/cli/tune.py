@@ -10,7 +10,7 @@ from rich.table import Table
 from tyro.conf import OmitArgPrefixes, arg
 
 from longtail.lab.cli.output import AsJson, console, print_json, progress
-from longtail.lab.cli.train import starting_point
+from longtail.lab.cli.train import ANNEAL, DEFER, starting_point, with_loss
 from longtail.lab.config import LossConfig, RunConfig, RunOptions, Setting
 from longtail.lab.data import GROUPS
 from longtail.lab.experiments import ExecutorOptions, SearchOptions, TuneResult, tune
@@ -28,6 +28,8 @@ def tune_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         search: Annotated[SearchOptions, OmitArgPrefixes] = SearchOptions(),
         running: Annotated[RunOptions, OmitArgPrefixes] = RunOptions(),
         where: Annotated[ExecutorOptions, OmitArgPrefixes] = ExecutorOptions(),
+        defer_reweighting: Annotated[float | None, arg(help=DEFER)] = None,
+        anneal_beta: Annotated[float | None, arg(help=ANNEAL)] = None,
         recipe: Annotated[str | None, arg(help="cifar or large: where all other values start from.")] = None,
         as_json: AsJson = False,
     ) -> None:
@@ -41,7 +43,7 @@ def tune_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         """
 
         def configure(loss: LossConfig) -> RunConfig:
-            config = RunConfig(**{item.name: getattr(setting, item.name) for item in fields(Setting)}, loss=loss)
+            config = with_loss(RunConfig(**{item.name: getattr(setting, item.name) for item in fields(Setting)}), loss)
             if "--learning-rate" in {word.split("=")[0].replace("_", "-") for word in arguments or ()}:
                 return config
             # The recipe's own, which may depend on the loss.

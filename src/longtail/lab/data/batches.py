@@ -17,7 +17,7 @@ Order = Callable[[int], IntArray]
 """From the epoch to its samples, one after the other: what a sampler of any kind is here. All epochs are as long."""
 
 # Streams of random numbers: what is drawn from one never depends on how much was drawn from another.
-ORDER, CROPS = 0, 1
+ORDER, CROPS, MIXING = 0, 1, 2
 
 
 @dataclass(frozen=True)

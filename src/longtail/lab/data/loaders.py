@@ -20,6 +20,7 @@ from longtail.lab.data.batches import CROPS, BatchPlan, Order, Shard, in_order, 
 from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images
 from longtail.lab.data.decode import random_box, read_centre_crop, read_crop
 from longtail.lab.data.errors import DataError
+from longtail.lab.data.mixing import Mixing
 
 __all__ = ["Batch", "Loader", "available_cores", "evaluation_loader", "training_loader"]
 
@@ -37,7 +38,7 @@ class Batch(NamedTuple):
     images: Tensor
     """float32, normalised, shape (B, channels, height, width)."""
     labels: Tensor
-    """int64, shape (B,)."""
+    """int64, shape (B,); of mixed images float32, shape (B, C)."""
     total: int
     """Samples of the batch over all processes."""
 
@@ -66,6 +67,8 @@ def training_loader(
     seed: int = 0,
     order: Order | None = None,
     augment: bool = True,
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
     image_size: int = 224,
     shard: Shard = Shard(),
     device: torch.device | str = "cpu",
@@ -75,7 +78,8 @@ def training_loader(
 
     Images in memory are padded with black pixels, cropped at random and mirrored, a whole batch at once; of image files
     a random part is scaled to ``image_size`` and mirrored, in worker processes. The sequence of batches is a pure
-    function of (seed, epoch), whatever the number of processes and workers.
+    function of (seed, epoch), whatever the number of processes and workers; but an image is mixed with one of the same
+    process's part of the batch, by the λ and the box of the whole batch.
 
     Args:
         dataset: what to train on.
@@ -83,6 +87,9 @@ def training_loader(
         seed: of the order and of the augmentation.
         order: which images an epoch holds; each one once, shuffled, by default.
         augment: whether to; without it, image files are cropped as for evaluation.
+        mixup: α of Mixup, 0 for none. The labels of mixed images are soft. Whether images are also augmented is up to
+            ``augment``.
+        cutmix: α of CutMix, 0 for none; with both, each batch has one of them.
         image_size: width and height of what is read from image files; images in memory keep their own.
         shard: the part of this process.
         device: where the batches are to be. Images in memory are kept there as a whole.
@@ -99,7 +106,9 @@ def training_loader(
     plan = BatchPlan(len(order(0)), batch_size, shard)
     if plan.smallest < shard.processes:
         raise ValueError(f"a batch of {plan.smallest} images is too small for {shard.processes} processes")
-    return _loader(dataset, dataset.train, order, plan, image_size, seed if augment else None, device, workers)
+    loader = _loader(dataset, dataset.train, order, plan, image_size, seed if augment else None, device, workers)
+    mixing = Mixing(mixup, cutmix, classes=len(dataset.classes), seed=seed)
+    return _MixedLoader(loader, mixing) if mixing else loader
 
 
 def evaluation_loader(
@@ -258,6 +267,18 @@ class _InMemoryLoader:
             part, total = self.plan.part(batch)
             pixels = self.images.take(samples[part], drawn[part])
             yield Batch(self.normalise(pixels), self.labels[samples[part]], total)
+
+
+class _MixedLoader:
+    def __init__(self, loader: Loader, mixing: Mixing) -> None:
+        self.loader, self.mixing = loader, mixing
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        for batch, (images, labels, total) in enumerate(self.loader.epoch(epoch, start), start):
+            yield Batch(*self.mixing(images, labels, epoch, batch), total)
 
 
 class _Crops(Dataset[Any]):

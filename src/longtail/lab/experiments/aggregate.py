@@ -14,6 +14,9 @@ from longtail.samplers import SAMPLINGS
 
 __all__ = ["deltas", "summarize_results", "without_folds"]
 
+OF_WEIGHTS = ("weighting", "beta", "normalize", "defer_reweighting", "anneal_beta")
+"""Columns that may differ between a run and its plain partner."""
+
 
 def without_folds(frame: pd.DataFrame) -> pd.DataFrame:
     """The runs that were tested on test images; those of cross-validation alone, if there are no others.
@@ -103,7 +106,7 @@ def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: f
     for metric in metrics:
         check_choice("metric", metric, _metrics(frame))
     runs = _complete(frame)
-    runs["_family"] = _groups(runs, [name for name in SETTING if name not in ("weighting", "beta", "normalize")])
+    runs["_family"] = _groups(runs, [name for name in SETTING if name not in OF_WEIGHTS])
     is_plain = runs["weighting"] == "uniform"
     names = list(metrics)
     # Plain runs that differ by how their weights of 1 would be normalized are the same run.

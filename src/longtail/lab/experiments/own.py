@@ -6,12 +6,13 @@ import itertools
 import json
 import runpy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from longtail._checks import check_choice
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, field_places, with_values
-from longtail.lab.recipes import RECIPES, default_recipe
+from longtail.lab.recipes import LATE, RECIPES, default_recipe, scaled
 
 __all__ = ["expand", "read_sweep"]
 
@@ -54,8 +55,8 @@ def expand(values: Mapping[str, Any]) -> list[RunConfig]:
     """All combinations of lists of values.
 
     Keys are the flags of ``longtail train``: any value of a configuration, and ``recipe``. A list is swept over;
-    anything else is the same in all runs. In a combination where a β or γ would do nothing it is left out, and what is
-    then the same run is there once.
+    anything else is the same in all runs. In a combination where β, γ or weights that begin late would do nothing they
+    are left out, and what is then the same run is there once.
 
     Args:
         values: a value or a list of values for each name.
@@ -102,5 +103,12 @@ def _config(values: dict[str, Any]) -> tuple[RunConfig, set[str]]:
         values.pop("beta", None)
     if values.get("sampling") != "effective":
         values.pop("sampling_beta", None)
-    start = RECIPES[recipe](DataConfig(data=data), LossConfig(loss=loss, weighting=weighting), values.get("epochs"))
-    return with_values(start, values), {"recipe", *values}
+    late = {name: values.pop(name) for name in LATE if name in values}
+    if weighting == "uniform" or values.get("beta") == 0:
+        late.clear()
+    if weighting != "effective":
+        late.pop("anneal_beta", None)
+    start = RECIPES[recipe](DataConfig(data=data), LossConfig(loss=loss, weighting=weighting))
+    start = with_values(start, late)
+    start = replace(start, optimizer=scaled(start.optimizer, values.get("epochs")))
+    return with_values(start, values), {"recipe", *values, *late}

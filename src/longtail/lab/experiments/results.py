@@ -73,7 +73,7 @@ FIRST = ("data", "imbalance", "model", "epochs")
 def load_results(runs: Path | str) -> pd.DataFrame:
     """One row for each run folder below a folder, whether the run is complete or not.
 
-    Columns: ``run_id`` (the folder's name), ``status``, ``problem``, ``label`` of the loss, ``published`` (the error of
+    Columns: ``run_id`` (the folder's name), ``status``, ``problem``, ``label`` of the run, ``published`` (the error of
     :func:`published`), each value of the configuration under the name of its flag, ``head_from`` (``head_of`` without
     its seed), the metrics after the last epoch,
     ``best_error``, ``seconds``, and ``version_…`` of what was used. ``status`` is one of
@@ -144,7 +144,7 @@ def _row(path: Path) -> dict[str, Any]:
         with _damage_named(folder.config_file):
             config = folder.config()
             run_id, entry = config.run_id, published(config)
-        row |= {"label": config.loss.label, **_values(config), "published": entry and entry.error}
+        row |= {"label": config.label, **_values(config), "published": entry and entry.error}
         row["head_from"] = _head_from(path, config)
         with _damage_named(folder.result_file):
             result = folder.result()

@@ -17,6 +17,7 @@ from longtail.lab.data.batches import Order, shuffled
 from longtail.lab.models import CifarResNet, ResNet, build_model
 from longtail.losses import ClassBalancedLoss
 from longtail.samplers import class_aware_order
+from longtail.schedules import AnnealedReweighting, DeferredReweighting
 
 __all__ = ["build_loss", "build_network", "build_optimizer", "build_order", "open_data"]
 
@@ -67,10 +68,10 @@ def build_network(config: RunConfig, dataset: ImageDataset) -> CifarResNet | Res
     return build_model(config.model, len(dataset.classes), channels, prior_bias=sigmoid)
 
 
-def build_loss(config: RunConfig, counts: IntArray) -> ClassBalancedLoss:
+def build_loss(config: RunConfig, counts: IntArray) -> nn.Module:
     """The loss, summed over samples."""
     loss = config.loss
-    return ClassBalancedLoss(
+    criterion = ClassBalancedLoss(
         counts,
         loss.loss,
         0.999 if loss.beta is None else loss.beta,
@@ -79,6 +80,11 @@ def build_loss(config: RunConfig, counts: IntArray) -> ClassBalancedLoss:
         normalize=loss.normalize,
         reduction="sum",
     )
+    start, span = config.optimizer.defer_reweighting, config.optimizer.anneal_beta
+    if span is not None:
+        begin, options = start or 0.0, {"normalize": loss.normalize}
+        return AnnealedReweighting(criterion, counts, loss.beta, start=begin, end=begin + span, **options)
+    return criterion if start is None else DeferredReweighting(criterion, start)
 
 
 def build_optimizer(config: RunConfig, network: CifarResNet | ResNet) -> torch.optim.Optimizer:

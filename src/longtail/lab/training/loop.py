@@ -25,6 +25,7 @@ from longtail.lab.training.metrics import ClassifierMetrics
 from longtail.lab.training.processes import make_fabric, opened_by_first, share_buffers, total
 from longtail.lab.training.run_folder import RunFolder
 from longtail.lab.training.state import ADVICE, State, Stop, Timer, stop_signals
+from longtail.schedules import AnnealedReweighting, DeferredReweighting
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -128,6 +129,7 @@ class Training:
             "workers": options.workers,
         }
         augment, order = config.data.augment, build_order(config, dataset)
+        mixing: dict[str, Any] = {"mixup": config.data.mixup, "cutmix": config.data.cutmix}
         torch.manual_seed(config.seed)
         network = build_network(config, dataset)
         take_over(network, config, options.runs, dataset.counts)
@@ -143,7 +145,13 @@ class Training:
             dataset=dataset,
             folder=folder,
             loader=training_loader(
-                dataset, config.optimizer.batch_size, seed=config.seed, order=order, augment=augment, **shared
+                dataset,
+                config.optimizer.batch_size,
+                seed=config.seed,
+                order=order,
+                augment=augment,
+                **mixing,
+                **shared,
             ),
             test_loader=evaluation_loader(dataset, EVALUATION_BATCH, **shared),
             network=network,
@@ -201,7 +209,10 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
     # Batch norms of another run's network stay what they are, like all of it but the last layer.
     training.model.train(config.head.head_of is None)
     for batch in training.loader.epoch(state.epoch, state.step):
-        state.rate = config.optimizer.learning_rate_at(state.epoch + state.step / len(training.loader))
+        now = state.epoch + state.step / len(training.loader)
+        state.rate = config.optimizer.learning_rate_at(now)
+        if isinstance(training.criterion, (DeferredReweighting, AnnealedReweighting)):
+            training.criterion.set_epoch(now)
         for group in training.optimizer.param_groups:
             group["lr"] = state.rate
         train_step(training, batch)
