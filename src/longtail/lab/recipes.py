@@ -97,7 +97,7 @@ def retrained(parent: RunConfig, epochs: int = 10, of: str | None = None) -> Run
         parent,
         data=replace(parent.data, sampling="class_balanced", sampling_beta=None),
         loss=replace(parent.loss, weighting="uniform", beta=None, normalize=LossConfig.normalize),
-        optimizer=scaled(parent.optimizer, epochs),
+        optimizer=replace(scaled(parent.optimizer, epochs), defer_reweighting=None, anneal_beta=None),
         sync_batch_norm=False,
         head=HeadConfig(head_of=of or parent.run_id, head_method="retrain"),
     )
