@@ -6,15 +6,12 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import tyro
-from tyro.conf import DisallowNone, SuppressFixed
 from tyro.extras import SubcommandApp
 
 from longtail._checks import check_choice
+from longtail.lab.cli.parse import CONFIG, parse
 
 __all__ = ["COMMANDS", "make_app", "run"]
-
-CONFIG = (DisallowNone, SuppressFixed)
 
 
 class Command(NamedTuple):
@@ -30,7 +27,7 @@ class Command(NamedTuple):
 COMMANDS: Mapping[str, Command] = {
     "demo": Command("demo", "demo_command", "train on long-tailed digits, plain and class-balanced: about a minute"),
     "weights": Command("weights", "weights_command", "effective numbers and class weights of your counts or labels"),
-    "data": Command("data", "app", "data sets: list, show, check, fetch"),
+    "data": Command("data", "COMMANDS", "data sets: list, show, check, fetch"),
     "train": Command("train", "train_command", "train, or go on with a training that was interrupted", follows=True),
     "evaluate": Command("train", "evaluate_command", "test a finished run: its classes, worst first"),
     "predict": Command("train", "predict_command", "name the classes of images"),
@@ -53,10 +50,15 @@ def run(arguments: Sequence[str]) -> None:
     name, rest = arguments[0], list(arguments[1:])
     check_choice("command", name, tuple(COMMANDS))
     called = _load(name, rest)
-    if isinstance(called, SubcommandApp):
-        called.cli(prog=f"longtail {name}", description=COMMANDS[name].about, args=rest, config=CONFIG)
+    if not isinstance(called, Mapping):
+        parse(called, f"longtail {name}", rest)()
+    elif {"-h", "--help"} & set(rest[:1]):
+        _group(called).cli(prog=f"longtail {name}", description=COMMANDS[name].about, args=rest, config=CONFIG)
+    elif rest:
+        check_choice(f"{name} command", rest[0], tuple(called))
+        parse(called[rest[0]], f"longtail {name} {rest[0]}", rest[1:])()
     else:
-        tyro.cli(called, prog=f"longtail {name}", args=rest, config=CONFIG)
+        raise ValueError(f"which one? longtail {name} {', '.join(called)}; longtail {name} --help says more")
 
 
 def make_app() -> SubcommandApp:
@@ -64,14 +66,22 @@ def make_app() -> SubcommandApp:
     app = SubcommandApp()
     for name, command in COMMANDS.items():
         called = _load(name, None)
-        if isinstance(called, SubcommandApp):
-            app.command(called, name=name, help=command.about)
+        if isinstance(called, Mapping):
+            app.command(_group(called), name=name, help=command.about)
         else:
             app.command(name=name)(called)
     return app
 
 
-def _load(name: str, arguments: Sequence[str] | None) -> Callable[..., Any] | SubcommandApp:
+def _group(commands: Mapping[str, Callable[..., Any]]) -> SubcommandApp:
+    app = SubcommandApp()
+    for name, command in commands.items():
+        app.command(name=name)(command)
+    return app
+
+
+def _load(name: str, arguments: Sequence[str] | None) -> Callable[..., Any] | Mapping[str, Callable[..., Any]]:
+    """The command, or, by their names, the commands that it has."""
     command = COMMANDS[name]
     found = getattr(importlib.import_module(f"longtail.lab.cli.{command.module}"), command.name)
     return found(arguments) if command.follows else found  # type: ignore[no-any-return]

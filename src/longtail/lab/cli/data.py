@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg
-from tyro.extras import SubcommandApp
 
 from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
 from longtail.lab.data import (
@@ -29,9 +28,7 @@ from longtail.lab.data import (
 )
 from longtail.lab.data.catalog import OnError
 
-__all__ = ["app"]
-
-app = SubcommandApp()
+__all__ = ["COMMANDS"]
 
 Data = Positional[
     Annotated[str, arg(metavar="DATA", help="A name of longtail data list, or a folder or list of your own images.")]
@@ -47,7 +44,6 @@ ROWS = 24
 BAR = 24
 
 
-@app.command(name="list")
 def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the data sets that have a name, and whether they are there.
 
@@ -69,7 +65,6 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     out.print("\nlongtail data fetch NAME gets one; a folder of your own images needs no name.")
 
 
-@app.command(name="show")
 def show(
     data: Data,
     subset: Annotated[SubsetOptions, OmitArgPrefixes] = SubsetOptions(),
@@ -99,7 +94,6 @@ def show(
         _print_summary(summary)
 
 
-@app.command(name="check")
 def check(
     data: Data,
     data_dir: DataDir = None,
@@ -127,7 +121,6 @@ def check(
     out.print(f"{images:,} images, {len(broken):,} broken")
 
 
-@app.command(name="fetch")
 def fetch(name: Name, data_dir: DataDir = None, mirror: Mirror = None) -> None:
     """Download a data set from its official site, verify it, and unpack it; a broken download is resumed.
 
@@ -136,6 +129,9 @@ def fetch(name: Name, data_dir: DataDir = None, mirror: Mirror = None) -> None:
     """
     folder = fetch_dataset(name, data_dir, mirror=mirror, console=progress())
     console().print(f"{name} is in {folder}", soft_wrap=True)
+
+
+COMMANDS = {"list": list_datasets, "show": show, "check": check, "fetch": fetch}
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
