@@ -107,6 +107,33 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys, runs, tmp_path):
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("heatmap --counts 5,3 --runs RUNS", "--counts would do nothing: heatmap has no use for it"),
+        ("calibration --beta 0.9 --runs RUNS", "--beta would do nothing: calibration has no use for it"),
+        ("class_balanced_term --runs RUNS", "--runs would do nothing: class_balanced_term has no use for it"),
+        ("class_balanced_term --counts 5,3", "--counts would do nothing: class_balanced_term has no use for it"),
+        ("long_tailed_counts --runs RUNS", "--runs would do nothing: long_tailed_counts has no use for it"),
+        ("long_tailed_counts --beta 0.9", "--beta would do nothing: long_tailed_counts has no use for it"),
+        ("random_covering --dataset cifar10", "--dataset would do nothing: random_covering has no use for it"),
+        ("effective_numbers --counts 5,3 --runs RUNS", "--runs would do nothing beside --counts"),
+        ("scheme_weights --counts 5,3 --dataset cifar10", "--dataset would do nothing beside --counts"),
+        ("scheme_weights --counts 5,3 --beta 0.9 0.99", "--beta 0.9 0.99: scheme_weights shows one β"),
+    ],
+)
+def test_a_flag_that_a_figure_has_no_use_for_is_refused(capsys, runs, tmp_path, words, message):
+    with pytest.raises(ConfigError) as error:
+        run(capsys, *(runs if word == "RUNS" else word for word in words.split()), "-o", tmp_path / "out")
+    assert str(error.value) == message
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_takes_what_any_figure_has_a_use_for(capsys, tmp_path):
+    run(capsys, "all", "-o", tmp_path, "--counts", "50,5", "--beta", "0.9", "0.99", *SVG)
+    assert "2 classes of 50 to 5 images" in (tmp_path / "scheme_weights.svg").read_text()
+
+
 def test_help_needs_no_library_of_charts():
     tree = ast.parse(Path(figures.__file__).read_text())
     modules = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}

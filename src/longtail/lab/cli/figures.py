@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table
 from tyro.conf import Positional, arg
 
 from longtail._checks import check_choice, check_in_unit_interval
 from longtail.lab.cli.output import AsJson, console, print_json, progress, whole_numbers
-from longtail.lab.config import ConfigError, config_errors
+from longtail.lab.config import ConfigError, config_errors, shortest
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -31,7 +31,9 @@ def figures_command(
         str | None, arg(metavar="NAME", help="cifar10, cifar20 or cifar100: for counts; of runs, only those on it.")
     ] = None,
     counts: Annotated[str | None, arg(metavar="N,N,…", help="Training images of each class.")] = None,
-    beta: Annotated[tuple[float, ...], arg(help="β of figures that need no runs.")] = (),
+    beta: Annotated[
+        tuple[float, ...], arg(help="β of class_balanced_term, effective_numbers and, one of them, scheme_weights.")
+    ] = (),
     only: Annotated[
         tuple[str, ...], arg(metavar="FLAG=VALUE", help="Only runs with these values, such as model=resnet32.")
     ] = (),
@@ -58,6 +60,8 @@ def figures_command(
         raise ConfigError(f"which formats? {', '.join(ENDINGS)}")
     for ending in formats:
         check_choice("format", ending, ENDINGS)
+    if name != "all":
+        _refuse_idle(name, {"counts": counts, "runs": runs, "dataset": dataset, "beta": beta})
     inputs = _inputs(runs, dataset, counts, beta, only)
     written, left_out = _draw(list(FIGURES) if name == "all" else [name], inputs, output, formats, name == "all")
     if as_json:
@@ -67,6 +71,19 @@ def figures_command(
         console().print(str(path), soft_wrap=True)
     for figure, reason in left_out.items():
         progress().print(f"left out: {figure}: {reason}", soft_wrap=True)
+
+
+def _refuse_idle(name: str, flags: dict[str, Any]) -> None:
+    from longtail.lab.report import FIGURES
+
+    given = [flag for flag, value in flags.items() if value not in (None, ())]
+    for flag in given:
+        if flag not in FIGURES[name].reads:
+            raise ConfigError(f"--{flag} would do nothing: {name} has no use for it")
+        if flag in ("runs", "dataset") and "counts" in given:
+            raise ConfigError(f"--{flag} would do nothing beside --counts")
+    if name == "scheme_weights" and len(flags["beta"]) > 1:
+        raise ConfigError(f"--beta {' '.join(map(shortest, flags['beta']))}: {name} shows one β")
 
 
 def _draw(

@@ -109,6 +109,8 @@ class Figure:
     """The chart."""
     needs_runs: bool
     about: str
+    reads: tuple[str, ...] = ("runs", "dataset")
+    """What of the command line it has a use for."""
 
 
 def _recall_per_class(inputs: Inputs) -> Chart:
@@ -127,26 +129,31 @@ FIGURES: Mapping[str, Figure] = {
         lambda inputs: random_covering(),
         False,
         "figure 2, Proposition 1: simulated covering on the closed form",
+        reads=(),
     ),
     "class_balanced_term": Figure(
         lambda inputs: class_balanced_term(inputs.betas or BETAS),
         False,
         "figure 3: the term against the images of a class, for each --beta",
+        reads=("beta",),
     ),
     "long_tailed_counts": Figure(
         lambda inputs: long_tailed_counts(inputs.dataset or "cifar100"),
         False,
         "figure 4: images of each class of --dataset at imbalances 10 to 200",
+        reads=("dataset",),
     ),
     "effective_numbers": Figure(
         lambda inputs: effective_numbers(inputs.class_counts(), inputs.betas or BETAS),
         False,
         "figure 6: effective number of each class of --counts, --dataset or --runs",
+        reads=("counts", "runs", "dataset", "beta"),
     ),
     "scheme_weights": Figure(
         lambda inputs: scheme_weights(inputs.class_counts(), *inputs.betas[:1]),
         False,
-        "class weights of each scheme, of --counts, --dataset or --runs",
+        "class weights of each scheme, of --counts, --dataset or --runs, for one --beta",
+        reads=("counts", "runs", "dataset", "beta"),
     ),
     "error_over_beta": Figure(
         lambda inputs: error_over_beta(inputs.at_one_imbalance()),
