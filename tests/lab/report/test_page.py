@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,6 +13,7 @@ import tyro
 from tyro.conf import DisallowNone
 
 from longtail.lab.cli.report import report_command
+from longtail.lab.cli.results import results_command
 from longtail.lab.config import ConfigError, LossConfig
 from longtail.lab.experiments import load_results
 from longtail.lab.report.content import Classes, Group, class_table, find_groups, overview, setting_table
@@ -225,12 +227,27 @@ def test_runs_whose_classes_are_not_known_have_no_table_of_them(tmp_path, damage
     assert class_table(Group("", load_results(tmp_path), Classes(["a"], [1]))) is None
 
 
-def test_a_damaged_file_of_epochs_costs_its_figure_alone(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "text", "problem"),
+    [
+        ("metrics.jsonl", "{", "metrics.jsonl is damaged in line 1: "),
+        ("metrics.jsonl", '{"epoch": 1, "error": "x"}', "metrics.jsonl is damaged: 'x' is no number"),
+        ("result.json", '"seconds": "x"', "result.json is damaged: 'x' is no number"),
+    ],
+)
+def test_a_run_with_a_damaged_file_is_listed_and_the_page_goes_on(tmp_path, capsys, file, text, problem):
     write_runs(tmp_path)
-    (tmp_path / run_of(PLAIN).run_id / "metrics.jsonl").write_text("{")
-    titles = [chart["title"]["text"] for chart in Page(make_page(tmp_path)).json("charts").values()]
-    assert "Training curves" not in titles
-    assert "Calibration" in titles
+    path = tmp_path / run_of(PLAIN).run_id / file
+    path.write_text(re.sub(r'"seconds": [\d.]+', text, path.read_text()) if file == "result.json" else text)
+    page = Page(make_page(tmp_path))
+    (row,) = [row for row in page.rows("problem-runs") if row[1] == run_of(PLAIN).run_id]
+    assert row[0] == "damaged"
+    assert row[2].startswith(problem)
+    assert "Calibration" in [chart["title"]["text"] for chart in page.json("charts").values()]
+    results_command(tmp_path)
+    printed, error = capsys.readouterr()
+    assert f"damaged: {run_of(PLAIN).run_id}: {problem}" in error
+    assert "focal" in printed
 
 
 def test_runs_that_differ_by_more_than_the_loss_are_groups_of_their_own(tmp_path):

@@ -81,7 +81,7 @@ def load_results(runs: Path | str) -> pd.DataFrame:
     - complete: the run has a result. Only these have metrics.
     - failed: a sweep gave it up; ``problem`` tells why.
     - unfinished: it is running or was interrupted; ``problem`` tells how far it is.
-    - damaged: something in it cannot be read; ``problem`` tells what.
+    - damaged: something in it cannot be read, or is no number where there should be one; ``problem`` tells what.
 
     Args:
         runs: folder of run folders, or a single run folder.
@@ -148,13 +148,15 @@ def _row(path: Path) -> dict[str, Any]:
         row["head_from"] = _head_from(path, config)
         with _damage_named(folder.result_file):
             result = folder.result()
-            if result is not None:
-                return row | {"status": "complete"} | _outcome(result, run_id)
-        failure = folder.failure()
+            outcome = None if result is None else _outcome(result, run_id)
+        failure = folder.failure() if outcome is None else None
         if failure is not None:
             return row | {"status": "failed", "problem": _line(failure["error"])}
-        done = f"{len(folder.metrics())} of {config.optimizer.epochs} epochs"
-        return row | {"status": "unfinished", "problem": done}
+        with _damage_named(folder.metrics_file):
+            epochs = [_optional(epoch.get("error")) for epoch in folder.metrics()]
+        if outcome is not None:
+            return row | {"status": "complete"} | outcome
+        return row | {"status": "unfinished", "problem": f"{len(epochs)} of {config.optimizer.epochs} epochs"}
     except (ConfigError, OSError) as error:
         # The name of the folder is in the row already.
         problem = str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is no run folder: it", "it")
