@@ -23,11 +23,12 @@ PUBLIC = {
     "longtail": """
         ClassBalanced ClassBalancedLoss FocalLoss SigmoidCrossEntropy SoftmaxCrossEntropy beta_from_prototypes
         class_counts class_weight_dict class_weights effective_number functional imbalance_factor
-        init_classifier_bias_ long_tailed_counts param_groups sample_weights samplers schedules theory
+        init_classifier_bias_ long_tailed_counts param_groups prototypes sample_weights samplers schedules theory
     """,
     "longtail.functional": "focal_loss sigmoid_cross_entropy softmax_cross_entropy",
     "longtail.samplers": "ClassAwareSampler class_aware_order sampling_probabilities",
     "longtail.schedules": "AnnealedReweighting DeferredReweighting",
+    "longtail.prototypes": "PrototypeEstimate estimate_prototypes",
     "longtail.theory": "expected_volume marginal_contribution simulate_covering",
     "longtail.lab.data": """
         Batch CATALOG DataError FoldOptions GROUPS ImageDataset ImageFiles InMemoryImages Loader LongTailedSubset
@@ -49,7 +50,8 @@ PUBLIC = {
 }
 
 # Left to right: a room imports only rooms before it.
-ROOMS = ["_checks", "counts", "weights", "functional", "losses", "heads", "schedules", "samplers", "theory", "__init__"]
+ROOMS = ["_checks", "counts", "weights", "functional", "losses", "heads", "schedules", "samplers", "_neighbours"]
+ROOMS += ["prototypes", "theory", "__init__"]
 ROOMS += ["lab.__init__", "lab.files", "lab.data", "lab.models", "lab.config", "lab.recipes", "lab.training"]
 ROOMS += ["lab.experiments", "lab.report", "lab.cli", "lab.__main__"]
 

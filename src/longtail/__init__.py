@@ -11,7 +11,7 @@ Example:
     >>> criterion(logits, torch.tensor([0, 1, 2, 0])).backward()
 """
 
-from longtail import functional, samplers, schedules, theory
+from longtail import functional, prototypes, samplers, schedules, theory
 from longtail.counts import class_counts, imbalance_factor, long_tailed_counts
 from longtail.heads import init_classifier_bias_, param_groups
 from longtail.losses import (
@@ -45,6 +45,7 @@ __all__ = [
     "init_classifier_bias_",
     "long_tailed_counts",
     "param_groups",
+    "prototypes",
     "sample_weights",
     "samplers",
     "schedules",
