@@ -53,6 +53,7 @@ PUBLIC = {
 ROOMS = ["_checks", "counts", "weights", "functional", "losses", "heads", "schedules", "samplers", "_neighbours"]
 ROOMS += ["prototypes", "theory", "__init__"]
 ROOMS += ["lab.__init__", "lab.files", "lab.data", "lab.models", "lab.config", "lab.recipes", "lab.training"]
+ROOMS += ["lab.advice"]
 ROOMS += ["lab.experiments", "lab.report", "lab.cli", "lab.__main__"]
 
 

@@ -41,7 +41,7 @@ def prototype_features(prototypes, counts, seed=0, dimensions=6):
 @pytest.mark.parametrize("block", [7, 64, 2048])
 def test_neighbours_are_those_of_all_pairs(block):
     features = np.random.default_rng(1).normal(size=(150, 5))
-    for radius in (0.0, 0.5, 1.5, 3.0, 100.0):
+    for radius in (0.0, 1e-300, 0.5, 1.5, 3.0, 100.0, 1e300):
         assert count_neighbours(features, radius, block).tolist() == by_pairs(features, radius).tolist()
 
 

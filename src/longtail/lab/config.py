@@ -125,6 +125,8 @@ class LossConfig:
     """Weights of the classes: effective (class-balanced), inverse, inverse_sqrt, or uniform (plain)."""
     beta: float | None = None
     """β of the effective weights, 0.999 if not given: 0 weights all classes alike, 1 by inverse frequency."""
+    betas: tuple[float, ...] = ()
+    """β of each class instead of one for all, such as longtail advise suggests."""
     gamma: float | None = None
     """γ of the focal loss, 0.5 if not given."""
     normalize: str = "classes"
@@ -135,8 +137,9 @@ class LossConfig:
         check_choice("loss", self.loss, tuple(LOSSES))
         check_choice("weighting", self.weighting, SCHEMES)
         check_choice("normalize", self.normalize, NORMALIZATIONS)
+        self._check_betas()
         for name, applies, default, owner in (
-            ("beta", self.weighting == "effective", 0.999, "the weighting effective"),
+            ("beta", self.weighting == "effective" and not self.betas, 0.999, "the weighting effective"),
             ("gamma", self.loss == "focal", 0.5, "the loss focal"),
         ):
             if applies and getattr(self, name) is None:
@@ -148,10 +151,21 @@ class LossConfig:
         if self.gamma is not None:
             check_non_negative("gamma", self.gamma)
 
+    def _check_betas(self) -> None:
+        for beta in self.betas:
+            check_in_unit_interval("betas", beta)
+        if self.betas and self.weighting != "effective":
+            raise ConfigError("betas would do nothing: only the weighting effective has them")
+        if self.betas and self.beta not in (None, 0.999):
+            raise ConfigError(f"beta {self.beta:g} would do nothing: betas gives one for each class")
+        if self.betas:
+            object.__setattr__(self, "beta", None)  # the default of flags and files, or nothing
+
     @property
     def label(self) -> str:
-        """A short name: ``focal_0.5_0.999`` has γ 0.5 and β 0.999."""
+        """A short name: ``focal_0.5_0.999`` has γ 0.5 and β 0.999; ``softmax_betas`` has a β for each class."""
         weighting = {"effective": self.beta, "uniform": None}.get(self.weighting, self.weighting)
+        weighting = "betas" if self.betas else weighting
         parts = (self.loss, self.gamma, weighting)
         return "_".join(shortest(part) for part in parts if part is not None)
 

@@ -28,7 +28,7 @@ from longtail.lab.data import (
 )
 from longtail.lab.data.catalog import OnError
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "some_rows"]
 
 Data = Positional[
     Annotated[str, arg(metavar="DATA", help="A name of longtail data list, or a folder or list of your own images.")]
@@ -173,7 +173,7 @@ def _class_table(summary: dict[str, Any], bar: str, width: int) -> Table:
     table.add_column("test", justify="right")
     for beta in shown:
         table.add_column(f"E(β={beta})", justify="right", no_wrap=True)
-    for row in _some(classes):
+    for row in some_rows(classes):
         effective = (f"{row['effective'][beta]:,.1f}" for beta in shown)
         length = max(1, round(bar_length * row["train"] / most))
         table.add_row(Text(row["name"]), f"{row['train']:,}", bar * length, f"{row['test']:,}", *effective)
@@ -183,7 +183,7 @@ def _class_table(summary: dict[str, Any], bar: str, width: int) -> Table:
     return table
 
 
-def _some(classes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def some_rows(classes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """All classes, or as many as fit, evenly spread over them."""
     if len(classes) <= ROWS:
         return classes

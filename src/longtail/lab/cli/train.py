@@ -154,7 +154,8 @@ def _loss(given: argparse.Namespace, base: LossConfig) -> LossConfig:
     loss, weighting = given.loss or base.loss, given.weighting or base.weighting
     gamma = base.gamma if loss == base.loss else None
     beta = base.beta if weighting == base.weighting else None
-    return replace(base, loss=loss, weighting=weighting, gamma=gamma, beta=beta)
+    betas = base.betas if weighting == base.weighting else ()
+    return replace(base, loss=loss, weighting=weighting, gamma=gamma, beta=beta, betas=betas)
 
 
 def with_loss(base: RunConfig, loss: LossConfig) -> RunConfig:

@@ -14,7 +14,7 @@ from longtail.samplers import SAMPLINGS
 
 __all__ = ["deltas", "summarize_results", "without_folds"]
 
-OF_WEIGHTS = ("weighting", "beta", "normalize", "defer_reweighting", "anneal_beta")
+OF_WEIGHTS = ("weighting", "beta", "betas", "normalize", "defer_reweighting", "anneal_beta")
 """Columns that may differ between a run and its plain partner."""
 
 

@@ -85,7 +85,7 @@ def expand(values: Mapping[str, Any]) -> list[RunConfig]:
 
 
 def _values(name: str, value: Any) -> list[Any]:
-    if name == "milestones":  # a value that is a list itself
+    if name in ("milestones", "betas"):  # a value that is a list itself
         several = isinstance(value, (list, tuple)) and value and isinstance(value[0], (list, tuple))
         return list(value) if several else [value]
     return list(value) if isinstance(value, (list, tuple)) else [value]
@@ -101,6 +101,7 @@ def _config(values: dict[str, Any]) -> tuple[RunConfig, set[str]]:
         values.pop("gamma", None)
     if weighting != "effective":
         values.pop("beta", None)
+        values.pop("betas", None)
     if values.get("sampling") != "effective":
         values.pop("sampling_beta", None)
     late = {name: values.pop(name) for name in LATE if name in values}

@@ -301,7 +301,7 @@ def write_results(frame: pd.DataFrame, path: Path | str) -> None:
     if ending == ".json":
         text = json.dumps(to_records(frame), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     else:
-        lists = [name for name in frame.columns if name in (*LISTS, "milestones")]
+        lists = [name for name in frame.columns if name in (*LISTS, "milestones", "betas")]
         texts = {name: [_list_text(value) for value in frame[name]] for name in lists}
         text = frame.assign(**texts).to_csv(index=False, lineterminator="\n")
     write_atomically(path, text)

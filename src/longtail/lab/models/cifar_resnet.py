@@ -54,9 +54,13 @@ class CifarResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits of shape (N, C) of images of shape (N, channels, height, width)."""
-        maps = self.stages(F.relu(self.bn1(self.conv1(images)), inplace=True))
-        logits: Tensor = self.fc(maps.mean(dim=(2, 3)))
+        logits: Tensor = self.fc(self.features(images))
         return logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the classifier sees of the images, shape (N, 64)."""
+        maps: Tensor = self.stages(F.relu(self.bn1(self.conv1(images)), inplace=True))
+        return maps.mean(dim=(2, 3))
 
 
 class Block(nn.Module):

@@ -66,10 +66,14 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits of shape (N, C) of images of shape (N, channels, height, width)."""
-        maps = F.max_pool2d(F.relu(self.bn1(self.conv1(images)), inplace=True), 3, 2, padding=1)
-        maps = self.layer4(self.layer3(self.layer2(self.layer1(maps))))
-        logits: Tensor = self.fc(maps.mean(dim=(2, 3)))
+        logits: Tensor = self.fc(self.features(images))
         return logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the classifier sees of the images, shape (N, 512), or (N, 2048) from ResNet-50 on."""
+        maps: Tensor = F.max_pool2d(F.relu(self.bn1(self.conv1(images)), inplace=True), 3, 2, padding=1)
+        maps = self.layer4(self.layer3(self.layer2(self.layer1(maps))))
+        return maps.mean(dim=(2, 3))
 
 
 class BasicBlock(nn.Module):

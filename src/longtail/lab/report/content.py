@@ -40,7 +40,7 @@ __all__ = [
     "setting_table",
 ]
 
-LOSS = ("loss", "weighting", "beta", "gamma", "normalize")
+LOSS = ("loss", "weighting", "beta", "betas", "gamma", "normalize")
 MOST_CLASSES = 200
 """Rows of a table of classes, so that a page about thousands of classes stays small."""
 

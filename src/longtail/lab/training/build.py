@@ -11,7 +11,7 @@ from torch import nn
 
 from longtail.counts import IntArray
 from longtail.heads import param_groups
-from longtail.lab.config import DataConfig, RunConfig
+from longtail.lab.config import ConfigError, DataConfig, RunConfig
 from longtail.lab.data import DataError, ImageDataset, ImageFiles, InMemoryImages, LongTailedSubset, open_dataset
 from longtail.lab.data.batches import Order, shuffled
 from longtail.lab.models import CifarResNet, ResNet, build_model
@@ -71,10 +71,12 @@ def build_network(config: RunConfig, dataset: ImageDataset) -> CifarResNet | Res
 def build_loss(config: RunConfig, counts: IntArray) -> nn.Module:
     """The loss, summed over samples."""
     loss = config.loss
+    if loss.betas and len(loss.betas) != len(counts):
+        raise ConfigError(f"betas has {len(loss.betas)} values, but {config.data.data} has {len(counts)} classes")
     criterion = ClassBalancedLoss(
         counts,
         loss.loss,
-        0.999 if loss.beta is None else loss.beta,
+        loss.betas or (0.999 if loss.beta is None else loss.beta),
         loss.gamma,
         scheme=loss.weighting,
         normalize=loss.normalize,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from longtail.lab.report.figures.advice import prototypes_per_class
 from longtail.lab.report.figures.classes import calibration, group_recalls, recall_per_class
 from longtail.lab.report.figures.errors import error_over_beta, heatmap, training_curves
 from longtail.lab.report.figures.registry import FIGURES, Figure, Inputs
@@ -26,6 +27,7 @@ __all__ = [
     "heatmap",
     "load_epochs",
     "long_tailed_counts",
+    "prototypes_per_class",
     "random_covering",
     "recall_per_class",
     "scheme_weights",

@@ -15,7 +15,7 @@ from longtail.losses import LOSSES
 
 __all__ = ["about", "best_pair", "choice_said", "load_epochs", "one_experiment", "seeds_said", "series"]
 
-OF_LOSS = ("loss", "weighting", "beta", "gamma", "normalize")
+OF_LOSS = ("loss", "weighting", "beta", "betas", "gamma", "normalize")
 SCHEMES = ("uniform", "effective", "inverse_sqrt", "inverse")
 # A loss may be trained with a rate of its own, as the paper does on large data.
 FREE = (*OF_LOSS, "learning_rate")
@@ -90,7 +90,9 @@ def _term(weighting: str, beta: float, normalize: str) -> str:
     if weighting == "uniform":
         return PLAIN
     name = (
-        f"β {beta_name(beta)}"
+        "β of each class"
+        if weighting == "effective" and pd.isna(beta)
+        else f"β {beta_name(beta)}"
         if weighting == "effective"
         else {"inverse": "1/n", "inverse_sqrt": "1/√n"}[weighting] + " weights"
     )

@@ -1,0 +1,181 @@
+"""``longtail advise``: β from the images; what is slow to import is imported where it is needed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.table import Table
+from rich.text import Text
+from tyro.conf import OmitArgPrefixes, arg
+
+from longtail._checks import check_choice, check_in_unit_interval
+from longtail.lab.cli.data import some_rows
+from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, config_errors
+from longtail.lab.data import OwnImages, SubsetOptions, open_dataset
+from longtail.lab.recipes import RECIPES, default_recipe, train_command
+
+if TYPE_CHECKING:
+    from longtail.lab.advice import Advice
+
+__all__ = ["advise_command"]
+
+ENDINGS = ("svg", "pdf", "png", "html")
+
+
+def advise_command(
+    data: Annotated[
+        str | None, arg(metavar="DATA", help="A name of longtail data list, or a folder or list of your own images.")
+    ] = None,
+    subset: Annotated[SubsetOptions, OmitArgPrefixes] = SubsetOptions(),
+    own: Annotated[OwnImages, OmitArgPrefixes] = OwnImages(),
+    data_dir: DataDir = None,
+    run: Annotated[
+        Path | None, arg(metavar="RUN", help="A finished run whose network compares the images; else their pixels do.")
+    ] = None,
+    quantile: Annotated[
+        float, arg(help="Of the distances between two augmented views of an image: the radius of a prototype.")
+    ] = 0.5,
+    output: Annotated[
+        Path | None, arg(aliases=["-o"], metavar="FILE", help="Draw the classes, as .svg, .pdf, .png or .html.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate from the images how many prototypes each class has, and suggest β from it.
+
+    Two images of a class are the same prototype if they are as near as two augmented views of one image are. It is an
+    estimate under the paper's model; longtail tune finds by trial what trains best.
+
+    Example: longtail advise --data digits --imbalance 50
+    """
+    if data is None:
+        raise ConfigError("which data? --data digits, a name of longtail data list, or a folder of images")
+    with config_errors():
+        check_in_unit_interval("quantile", quantile)
+        if output is not None:
+            check_choice("format", output.suffix.removeprefix("."), ENDINGS)
+    from longtail.lab.advice import advise
+    from longtail.lab.training import load_run
+
+    loaded = None if run is None else load_run(run)
+    dataset = open_dataset(data, data_dir, own=own, console=progress())
+    for note in dataset.notes:
+        progress().print(note, soft_wrap=True)
+    advice = advise(subset.choose(dataset)[0], loaded, quantile)
+    config = _config(DataConfig(data=data, subset=subset, own=own), loaded.config if loaded else None)
+    if output is not None:
+        from longtail.lab.report import save
+        from longtail.lab.report.figures import prototypes_per_class
+
+        save(prototypes_per_class(advice), output.parent, output.stem, [output.suffix[1:]])
+    if as_json:
+        print_json(_content(advice, config))
+    else:
+        _show(advice, config)
+
+
+def _config(data: DataConfig, of_run: RunConfig | None) -> RunConfig:
+    """How to train on the data: as the run did, or by the recipe."""
+    if of_run is not None:
+        return replace(of_run, data=replace(of_run.data, data=data.data, subset=data.subset, own=data.own))
+    return RECIPES[default_recipe(data.data)](data, LossConfig())
+
+
+def _command(config: RunConfig, beta: float | None = None, betas: tuple[float, ...] = ()) -> str:
+    loss = replace(config.loss, weighting="effective", beta=beta, betas=betas)
+    return train_command(replace(config, loss=loss))
+
+
+def _content(advice: Advice, config: RunConfig) -> dict[str, Any]:
+    """What the images say, as JSON: null is infinity for N and ends of intervals, and nothing for too few images."""
+    estimate = advice.estimate
+    columns = {
+        "images": estimate.counts,
+        "alone": estimate.alone,
+        "prototypes": estimate.prototypes,
+        "prototypes_low": estimate.low,
+        "prototypes_high": estimate.high,
+        "beta": estimate.beta,
+        "beta_low": estimate.beta_low,
+        "beta_high": estimate.beta_high,
+        "volume": estimate.volume,
+        "growth": estimate.growth,
+        "growth_low": estimate.growth_low,
+        "growth_high": estimate.growth_high,
+        "prototypes_shrunken": estimate.shrunken,
+        "beta_shrunken": estimate.shrunken_beta,
+        "effective_number": estimate.effective,
+        "weight": advice.weights,
+        "weight_of_one_beta": advice.global_weights,
+    }
+    values = zip(advice.classes, *(column.tolist() for column in columns.values()), strict=True)
+    rows = [dict(zip(("class", *columns), map(_finite, row), strict=True)) for row in values]
+    return {
+        "data": advice.name,
+        "features": advice.features,
+        "quantile": advice.quantile,
+        "radius": estimate.radius,
+        "level": estimate.level,
+        "prototypes": _finite(estimate.pooled),
+        "beta": advice.beta,
+        "betas": advice.betas,
+        "command": _command(config, advice.beta),
+        "command_with_betas": _command(config, betas=advice.betas),
+        "classes": rows,
+    }
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _show(advice: Advice, config: RunConfig) -> None:
+    estimate, out = advice.estimate, console()
+    out.print(
+        f"{advice.name}: {advice.features}; the radius of a prototype, {estimate.radius:.4g}, is quantile "
+        f"{advice.quantile:g} of the distances between two augmented views of an image\n",
+        soft_wrap=True,
+    )
+    content = _content(advice, config)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=32)
+    for title in ("images", "alone", "N̂", f"{estimate.level:.0%} interval", "β̂", "N shrunken", "Ê", "weight"):
+        table.add_column(title, justify="right", no_wrap=True)
+    rows = content["classes"]
+    for row in some_rows(rows):
+        table.add_row(Text(row["class"]), *_cells(row))
+    if len(rows) > len(some_rows(rows)):
+        table.caption = f"{len(some_rows(rows))} of {len(rows):,} classes, evenly spread; --json has all"
+        table.caption_justify = "left"
+    out.print(table)
+    typical = "more prototypes than can be told" if content["prototypes"] is None else f"N = {_number(estimate.pooled)}"
+    for line in (
+        f"\none β for all classes: {content['beta']:.6g} ({typical})",
+        content["command"],
+        "a β for each class:",
+        content["command_with_betas"],
+    ):
+        out.print(line, soft_wrap=True)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    few = row["images"] < 2
+    return [
+        f"{row['images']:,}",
+        f"{row['alone']:,}",
+        "-" if few else _number(row["prototypes"]),
+        f"{_number(row['prototypes_low'])} to {_number(row['prototypes_high'])}",
+        "-" if few else f"{row['beta']:.5g}",
+        _number(row["prototypes_shrunken"]),
+        _number(row["effective_number"]),
+        f"{row['weight']:.4g}",
+    ]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "∞"
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}" if value < 1e6 else f"{value:.2g}"
