@@ -45,7 +45,7 @@ def prototypes_per_class(advice: Advice) -> Chart:
             rows.append({**shared, "kind": kind, **there, **(ends if kind == OWN else {})})
     said = [f"{advice.name}, {advice.features}, radius {estimate.radius:.3g}; bars: {estimate.level:.0%}"]
     if np.isfinite(estimate.pooled):
-        said.append(f"typical: N = {estimate.pooled:,.0f}, β = {beta_name(advice.beta)}")
+        said.append(f"typical: N = {estimate.pooled:,.3g}, β = {beta_name(advice.beta)}")
     return styled(_chart(rows, low, high, estimate.pooled, len(order)), "Prototypes of each class", ", ".join(said))
 
 

@@ -1,0 +1,99 @@
+"""What ``longtail advise`` suggests for digits and CIFAR: ``python -m benchmarks.advise``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import circumstances, described
+from longtail.lab.experiments import load_results
+
+Result = dict[str, Any]
+
+SETTINGS = (
+    ("digits", "--imbalance 50"),
+    ("digits", ""),
+    ("cifar10", "--imbalance 100"),
+    ("cifar10", ""),
+    ("cifar10", "--max-count 500"),
+    ("cifar100", "--imbalance 100"),
+    ("cifar100", ""),
+)
+QUANTILES = (0.25, 0.5, 0.75)
+
+
+def main() -> None:
+    """Ask, then write ``advise.json`` and ``advise.md``."""
+    parser = argparse.ArgumentParser(description="What longtail advise suggests for digits and CIFAR.")
+    parser.add_argument("--output", type=Path, default=Path("results/advise"), help="folder of advise.json and .md")
+    parser.add_argument("--runs", type=Path, help="finished runs, for their networks")
+    parser.add_argument("--only", help="a data set: the rows of the others stay as they are")
+    options = parser.parse_args()
+    record = options.output / "advise.json"
+    kept = json.loads(record.read_text())["advice"] if options.only and record.exists() else []
+    advice = [row for row in kept if row["name"] != options.only]
+    for name, flags in SETTINGS:
+        if options.only in (None, name):
+            runs = [None, *([] if options.runs is None else networks(options.runs, name, flags))]
+            advice += [ask(name, flags, quantile, run) for run in runs for quantile in QUANTILES]
+    results: Result = {"settings": circumstances(), "advice": advice}
+    text = report(results)
+    options.output.mkdir(parents=True, exist_ok=True)
+    record.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    (options.output / "advise.md").write_text(text)
+    print(text, end="")
+
+
+def networks(runs: Path, name: str, flags: str) -> list[Path]:
+    """The plain softmax run of seed 0 on the same training images, if there is one."""
+    if flags.startswith("--max-count"):
+        return []
+    frame = load_results(runs)
+    imbalance = float(flags.split()[1]) if flags else float("nan")
+    same = (frame["imbalance"] == imbalance) if flags else frame["imbalance"].isna()
+    plain = (frame["loss"] == "softmax") & (frame["weighting"] == "uniform") & (frame["seed"] == 0)
+    there = frame[(frame["data"] == name) & same & plain & (frame["status"] == "complete")]
+    return [runs / run_id for run_id in there["run_id"][:1]]
+
+
+def ask(name: str, flags: str, quantile: float, run: Path | None) -> Result:
+    command = ["advise", "--data", name, *flags.split(), "--quantile", f"{quantile:g}", "--json"]
+    command += [] if run is None else ["--run", str(run)]
+    asked = subprocess.run([sys.executable, "-P", "-m", "longtail.lab", *command], capture_output=True, check=True)
+    return {"name": name, "flags": flags, "network": run and run.name, **json.loads(asked.stdout)}
+
+
+def report(results: Result) -> str:
+    lines = [
+        "# What `longtail advise` suggests",
+        "",
+        described(results["settings"]),
+        "",
+        "N of a typical class and its β; the median over classes of the images that are alone, and of N by the second",
+        "estimator, the growth of the volume.",
+        "",
+        "| data | features | quantile | alone | N | β | N by growth |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in results["advice"]:
+        alone = median([each["alone"] / each["images"] for each in row["classes"]])
+        growth = median([float("inf") if each["growth"] is None else each["growth"] for each in row["classes"]])
+        features = "pixels" if row["network"] is None else f"`{row['network']}`"
+        typical = "∞" if row["prototypes"] is None else f"{row['prototypes']:,.3g}"
+        lines.append(
+            f"| {row['name']} {row['flags'].removeprefix('--')} | {features} | {row['quantile']:g} | {alone:.1%} | "
+            f"{typical} | {row['beta']:.6g} | {growth:,.3g} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+if __name__ == "__main__":
+    main()

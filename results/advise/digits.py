@@ -1,0 +1,27 @@
+"""Whether training with the suggested β beats 0.999, on digits: ``longtail sweep results/advise/digits.py``.
+
+At imbalance 50 the pixels suggest β = 0, which is the plain loss; the plain network of seed 0 suggests the other two.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from longtail.lab.config import DataConfig, LossConfig
+from longtail.lab.data import SubsetOptions
+from longtail.lab.recipes import cifar
+
+advice = json.loads(Path(__file__).with_name("advise.json").read_text(encoding="utf-8"))["advice"]
+(asked,) = (
+    row
+    for row in advice
+    if (row["name"], row["flags"], row["quantile"]) == ("digits", "--imbalance 50", 0.5) and row["network"]
+)
+losses = [
+    LossConfig(weighting="uniform"),
+    LossConfig(beta=0.999),
+    LossConfig(beta=asked["beta"]),
+    LossConfig(betas=tuple(asked["betas"])),
+]
+data = DataConfig(data="digits", subset=SubsetOptions(imbalance=50))
+sweep = [replace(cifar(data, loss, epochs=40), model="resnet8", seed=seed) for seed in range(10) for loss in losses]
