@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow lint format bench bench-tuning docs clean
+.PHONY: help demo test test-slow test-examples lint format bench bench-tuning docs clean
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -16,6 +16,9 @@ test: lint ## ruff, mypy, pytest with doctests: eight minutes; the page is teste
 
 test-slow: .venv/installed ## what make test leaves out: compiled networks, processes that start themselves
 	$(BIN)/pytest -m slow
+
+test-examples: .venv/installed-examples ## examples/ in Lightning, Transformers, Keras, XGBoost and LightGBM: the first call installs them
+	$(BIN)/pytest tests/examples -m 'examples or not slow'
 
 lint: .venv/installed ## ruff and mypy alone
 	$(BIN)/ruff check
@@ -51,4 +54,8 @@ clean: ## remove .venv and caches
 
 .venv/installed-bench: .venv/installed
 	@$(INSTALL) --editable '.[cluster,dev,docs,bench]'
+	@touch $@
+
+.venv/installed-examples: .venv/installed
+	@$(INSTALL) --editable '.[cluster,dev,docs,examples]'
 	@touch $@
