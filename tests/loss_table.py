@@ -10,7 +10,10 @@ from torch import Tensor
 
 import longtail
 from longtail import functional
+from longtail.losses import LOSSES as KINDS
 from tests.reference.losses import weighted_loss
+
+COUNTS = [5000, 1077, 232, 50, 9]
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,21 @@ class Loss:
     options: dict[str, Any] = field(default_factory=dict)
     multi_hot: bool = False
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.function(*args, **self.options, **kwargs)
+    def options_for(self, counts: Any) -> dict[str, Any]:
+        """Its options, and the counts if it needs them."""
+        return self.options | ({"counts": counts} if KINDS[self.name].needs_counts else {})
 
-    def reference(self, *args: Any, **kwargs: Any) -> Any:
-        return weighted_loss(self.name, *args, **self.options, **kwargs)
+    def build(self, weight: Any = None, *, counts: Any = COUNTS, **kwargs: Any) -> torch.nn.Module:
+        """The module, for five classes."""
+        return self.module(weight, **self.options_for(counts), **kwargs)
+
+    def __call__(self, logits: Any, *args: Any, counts: Any = None, **kwargs: Any) -> Tensor:
+        counts = counts_like(logits) if counts is None else counts
+        return self.function(logits, *args, **self.options_for(counts), **kwargs)
+
+    def reference(self, logits: Any, *args: Any, **kwargs: Any) -> Any:
+        options = self.options_for(counts_like(torch.as_tensor(logits)).numpy())
+        return weighted_loss(self.name, logits, *args, **options, **kwargs)
 
 
 LOSSES = [
@@ -35,11 +48,31 @@ LOSSES = [
         Loss("focal", functional.focal_loss, longtail.FocalLoss, {"gamma": gamma}, multi_hot=True)
         for gamma in (0.0, 0.5, 1.0, 2.0, 3.7)
     ),
+    Loss("softmax_focal", functional.softmax_focal_loss, longtail.SoftmaxFocalLoss, {"gamma": 0.5}),
+    Loss("logit_adjusted", functional.logit_adjusted_cross_entropy, longtail.LogitAdjustedCrossEntropy, {"tau": 1.5}),
+    # At the default scale of 30, float32 itself is not as precise as the tests that are for all losses ask for.
+    Loss("ldam", functional.ldam_loss, longtail.LDAMLoss, {"max_margin": 0.7, "scale": 2.0}),
+    *(
+        Loss("asymmetric", functional.asymmetric_loss, longtail.AsymmetricLoss, options, multi_hot=True)
+        for options in (
+            {"gamma_negative": 4.0, "gamma_positive": 0.0, "clip": 0.05},
+            {"gamma_negative": 0.5, "gamma_positive": 2.0, "clip": 0.0},
+        )
+    ),
 ]
 every_loss = pytest.mark.parametrize(
     "loss", LOSSES, ids=lambda loss: "-".join(map(str, (loss.name, *loss.options.values())))
 )
 every_name = pytest.mark.parametrize("name", sorted({loss.name for loss in LOSSES}))
+
+
+def counts_like(logits):
+    """Samples per class for logits: those of COUNTS for five classes."""
+    if not isinstance(logits, Tensor) or not logits.dim():
+        return COUNTS
+    classes = logits.shape[1] if logits.dim() > 1 else logits.shape[0]
+    counts = COUNTS if classes == len(COUNTS) else [round(5000 / (1 + k) ** 1.5) or 1 for k in range(classes)]
+    return torch.tensor(counts, dtype=torch.float64, device=logits.device)
 
 
 def batch(n=6, c=5, *dims, dtype=torch.float64, seed=0):

@@ -21,11 +21,15 @@ SOURCE = ROOT / "src" / "longtail"
 
 PUBLIC = {
     "longtail": """
-        ClassBalanced ClassBalancedLoss FocalLoss SigmoidCrossEntropy SoftmaxCrossEntropy beta_from_prototypes
+        AsymmetricLoss ClassBalanced ClassBalancedLoss FocalLoss LDAMLoss LogitAdjustedCrossEntropy NormedLinear
+        SigmoidCrossEntropy SoftmaxCrossEntropy SoftmaxFocalLoss adjust_logits beta_from_prototypes
         class_counts class_weight_dict class_weights effective_number functional imbalance_factor
         init_classifier_bias_ long_tailed_counts param_groups prototypes sample_weights samplers schedules theory
     """,
-    "longtail.functional": "focal_loss sigmoid_cross_entropy softmax_cross_entropy",
+    "longtail.functional": """
+        asymmetric_loss focal_loss ldam_loss logit_adjusted_cross_entropy sigmoid_cross_entropy softmax_cross_entropy
+        softmax_focal_loss
+    """,
     "longtail.samplers": "ClassAwareSampler class_aware_order sampling_probabilities",
     "longtail.schedules": "AnnealedReweighting DeferredReweighting",
     "longtail.prototypes": "PrototypeEstimate estimate_prototypes",
@@ -50,8 +54,8 @@ PUBLIC = {
 }
 
 # Left to right: a room imports only rooms before it.
-ROOMS = ["_checks", "counts", "weights", "functional", "losses", "heads", "schedules", "samplers", "_neighbours"]
-ROOMS += ["prototypes", "theory", "__init__"]
+ROOMS = ["_checks", "counts", "weights", "functional", "_modules", "losses", "heads", "schedules", "samplers"]
+ROOMS += ["_neighbours", "prototypes", "theory", "__init__"]
 ROOMS += ["lab.__init__", "lab.files", "lab.data", "lab.models", "lab.config", "lab.recipes", "lab.training"]
 ROOMS += ["lab.advice"]
 ROOMS += ["lab.experiments", "lab.report", "lab.cli", "lab.__main__"]

@@ -13,13 +13,17 @@ Example:
 
 from longtail import functional, prototypes, samplers, schedules, theory
 from longtail.counts import class_counts, imbalance_factor, long_tailed_counts
-from longtail.heads import init_classifier_bias_, param_groups
+from longtail.heads import NormedLinear, adjust_logits, init_classifier_bias_, param_groups
 from longtail.losses import (
+    AsymmetricLoss,
     ClassBalanced,
     ClassBalancedLoss,
     FocalLoss,
+    LDAMLoss,
+    LogitAdjustedCrossEntropy,
     SigmoidCrossEntropy,
     SoftmaxCrossEntropy,
+    SoftmaxFocalLoss,
 )
 from longtail.weights import (
     beta_from_prototypes,
@@ -30,11 +34,17 @@ from longtail.weights import (
 )
 
 __all__ = [
+    "AsymmetricLoss",
     "ClassBalanced",
     "ClassBalancedLoss",
     "FocalLoss",
+    "LDAMLoss",
+    "LogitAdjustedCrossEntropy",
+    "NormedLinear",
     "SigmoidCrossEntropy",
     "SoftmaxCrossEntropy",
+    "SoftmaxFocalLoss",
+    "adjust_logits",
     "beta_from_prototypes",
     "class_counts",
     "class_weight_dict",

@@ -7,7 +7,13 @@ import math
 from collections.abc import Sequence
 from numbers import Integral, Real
 
-__all__ = ["check_choice", "check_in_unit_interval", "check_non_negative", "check_positive_integer"]
+__all__ = [
+    "check_choice",
+    "check_in_unit_interval",
+    "check_loss_option",
+    "check_non_negative",
+    "check_positive_integer",
+]
 
 
 def check_choice(argument: str, value: object, choices: Sequence[str], hint: str = "") -> None:
@@ -33,6 +39,16 @@ def check_non_negative(argument: str, value: float) -> None:
     _check_number(argument, value)
     if not 0 <= value < math.inf:
         raise ValueError(f"{argument} must be a finite number >= 0, got {value}")
+
+
+def check_loss_option(option: str, value: float) -> None:
+    """Refuse what an option of a loss cannot be."""
+    if option == "clip":
+        check_in_unit_interval(option, value)
+        return
+    check_non_negative(option, value)
+    if option == "scale" and value == 0:
+        raise ValueError(f"scale must be above 0, got {value}")
 
 
 def check_positive_integer(argument: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""The last layer under sigmoid losses: bias from a class prior, and no weight decay on it (paper, section 5.2)."""
+"""The last layer: its bias under sigmoid losses (paper, section 5.2), cosines for margins, logits without the prior."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from longtail._checks import check_non_negative
+from longtail._checks import check_loss_option, check_non_negative
+from longtail.counts import to_numpy
+from longtail.functional._apply import columns
+from longtail.functional._blocked import compute_dtype
+from longtail.functional._counts import counts_beside, log_prior
 
-__all__ = ["init_classifier_bias_", "param_groups"]
+__all__ = ["NormedLinear", "adjust_logits", "init_classifier_bias_", "param_groups"]
 
 Head = TypeVar("Head", bound=nn.Module)
 
@@ -59,7 +64,8 @@ def param_groups(model: nn.Module, weight_decay: float, head: nn.Module | str) -
         head: the last layer, or its name in ``model`` (``"fc"``).
 
     Returns:
-        Two groups: all other trainable parameters with ``weight_decay``, and the head's bias with 0.
+        Two groups: all other trainable parameters with ``weight_decay``, and the head's bias with 0. A head built
+        without a bias, such as :class:`NormedLinear`, leaves the second one empty.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
@@ -72,8 +78,11 @@ def param_groups(model: nn.Module, weight_decay: float, head: nn.Module | str) -
     modules = dict(model.named_modules())
     if isinstance(head, str) and head not in modules:
         raise ValueError(f"head {head!r} is not a module of {type(model).__name__}")
-    bias = _bias_of(modules[head] if isinstance(head, str) else head)
+    layer = modules[head] if isinstance(head, str) else head
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if getattr(layer, "bias", layer) is None:
+        return [{"params": trainable, "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
+    bias = _bias_of(layer)
     decayed = [parameter for parameter in trainable if parameter is not bias]
     if len(decayed) == len(trainable) and bias.requires_grad:
         raise ValueError("the bias of head is not among the parameters of model")
@@ -88,3 +97,86 @@ def _bias_of(head: nn.Module) -> nn.Parameter:
     if not isinstance(bias, nn.Parameter) or bias.dim() != 1:
         raise ValueError(f"head must have a bias of shape (C,), {type(head).__name__} has none")
     return bias
+
+
+class NormedLinear(nn.Linear):
+    r"""Linear classifier over cosines: what margins, such as those of LDAM, are measured in.
+
+    .. math:: z_i = s \, \frac{w_i^\top x}{\lVert w_i \rVert \, \lVert x \rVert}
+
+    It has no bias. The length of a feature says nothing of its class, nor does that of a class's weights, which on
+    long-tailed data grows with the number of samples.
+
+    Shapes: features (…, in_features); logits (…, out_features), in [-s, s].
+
+    Args:
+        in_features: length of the features.
+        out_features: C.
+        scale: s > 0. 1 for :func:`longtail.functional.ldam_loss`, which has a scale of its own.
+
+    Example:
+        >>> head = NormedLinear(64, 10)
+        >>> cosines = head(1000 * torch.randn(8, 64))
+        >>> cosines.shape, bool(cosines.abs().max() <= 1)
+        (torch.Size([8, 10]), True)
+
+    Reference:
+        Cao et al., Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, NeurIPS 2019.
+    """
+
+    def __init__(self, in_features: int, out_features: int, scale: float = 1.0) -> None:
+        check_loss_option("scale", scale)
+        super().__init__(in_features, out_features, bias=False)
+        self.scale = scale
+
+    def reset_parameters(self) -> None:
+        """Draw new directions of length 1."""
+        with torch.no_grad():
+            self.weight.copy_(F.normalize(torch.randn_like(self.weight), dim=1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits of features."""
+        # In float32: the length of a float16 vector may be more than float16 holds.
+        dtype = compute_dtype(features.dtype)
+        directions = F.normalize(features.to(dtype), dim=-1).to(features.dtype)
+        classes = F.normalize(self.weight.to(dtype), dim=1).to(self.weight.dtype)
+        return self.scale * F.linear(directions, classes)
+
+    def extra_repr(self) -> str:
+        """What ``repr()`` shows of the options."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, scale={self.scale:g}"
+
+
+def adjust_logits(logits: Any, counts: Any, tau: float = 1.0) -> Any:
+    r"""Logits of a trained softmax classifier without the prior of its training set.
+
+    .. math:: z_i - \tau \log \pi_i, \qquad \pi_i = \frac{n_i}{\sum_k n_k}
+
+    A classifier that was trained on long-tailed data and is used on balanced data gives rare classes too little: this
+    is what it should have said, with no training. Log-probabilities of any classifier will do as well. For a network
+    trained with :func:`longtail.functional.logit_adjusted_cross_entropy` it would correct twice.
+
+    Args:
+        logits: shape (N, C), (N, C, d1, …) or (C,).
+        counts: samples per class in the training set, shape (C,).
+        tau: τ ≥ 0, best chosen on validation images; 0 changes nothing.
+
+    Returns:
+        Adjusted logits of the same shape and dtype: a tensor if ``logits`` is one, else NumPy.
+
+    Example:
+        >>> adjust_logits(torch.tensor([[1.0, 0.0]]), counts=[90, 10])
+        tensor([[1.1054, 2.3026]])
+
+    Reference:
+        Menon et al., Long-Tail Learning via Logit Adjustment, ICLR 2021.
+    """
+    check_loss_option("tau", tau)
+    scores = logits if isinstance(logits, Tensor) else torch.as_tensor(to_numpy(logits))
+    if not scores.is_floating_point():
+        raise TypeError(f"logits must be floating point, got {scores.dtype}")
+    if not scores.dim():
+        raise ValueError("logits must have shape (N, C), (N, C, d1, …) or (C,), got a scalar")
+    shift = tau * log_prior(counts_beside(scores, counts))
+    adjusted = (scores - columns(shift, scores)).to(scores.dtype)
+    return adjusted if isinstance(logits, Tensor) else adjusted.numpy()

@@ -1,174 +1,111 @@
-"""The losses as modules: weights are buffers, forward is one call into :mod:`longtail.functional`."""
+"""Class-balanced losses: any loss of this package, or any other, with weights from the samples per class."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from longtail import functional
-from longtail._checks import check_choice, check_in_unit_interval, check_non_negative
-from longtail.counts import class_counts, to_numpy
+from longtail._checks import check_choice
+from longtail._modules import (
+    AsymmetricLoss,
+    FocalLoss,
+    LDAMLoss,
+    LogitAdjustedCrossEntropy,
+    Loss,
+    LossFunction,
+    SigmoidCrossEntropy,
+    SoftmaxCrossEntropy,
+    SoftmaxFocalLoss,
+    as_buffer,
+)
+from longtail.counts import class_counts
 from longtail.functional._apply import REDUCTIONS, is_traced, mean_weight, own_weight, reduce_rows
 from longtail.functional._blocked import compute_dtype
 from longtail.weights import class_weights
 
 __all__ = [
+    "AsymmetricLoss",
     "ClassBalanced",
     "ClassBalancedLoss",
     "FocalLoss",
+    "LDAMLoss",
+    "LogitAdjustedCrossEntropy",
     "SigmoidCrossEntropy",
     "SoftmaxCrossEntropy",
+    "SoftmaxFocalLoss",
 ]
 
-LossFunction = Callable[..., Tensor]
+
+class LossKind(NamedTuple):
+    """A loss that can be class-balanced: its function, and what is special about it."""
+
+    function: LossFunction
+    options: Mapping[str, float] = MappingProxyType({})
+    """Those of its own, with their defaults."""
+    needs_counts: bool = False
+    """Whether it takes the samples per class itself, beside the weights that are made of them."""
+    is_sigmoid: bool = False
+    """Whether each class is a question of its own, answered by a sigmoid."""
 
 
-class _Loss(nn.Module):
-    """What the modules share: class weights in a buffer that ``.to()`` moves, and options, checked once."""
-
-    class_weight: Tensor | None
-
-    def __init__(
-        self,
-        function: LossFunction,
-        class_weight: Any,
-        label_smoothing: float,
-        ignore_index: int,
-        reduction: str,
-        **own_options: float,
-    ) -> None:
-        super().__init__()
-        check_in_unit_interval("label_smoothing", label_smoothing)
-        check_choice("reduction", reduction, REDUCTIONS)
-        self.register_buffer("class_weight", None if class_weight is None else _as_buffer(class_weight))
-        self.function = function
-        self.label_smoothing = label_smoothing
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        for name, value in own_options.items():
-            setattr(self, name, value)
-        self._option_names = (*own_options, "label_smoothing", "ignore_index", "reduction")
-
-    def _options(self) -> dict[str, Any]:
-        # Read anew in every call, so that `criterion.reduction = "sum"` does what it says, as with PyTorch's losses.
-        return {name: getattr(self, name) for name in self._option_names}
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of ``logits`` (N, C, …) for ``target``, as the function of the same name does."""
-        return self.function(logits, target, self.class_weight, **self._options())
-
-    def extra_repr(self) -> str:
-        """What ``repr()`` shows of the options."""
-        weights = {} if self.class_weight is None else {"num_classes": self.class_weight.numel()}
-        return ", ".join(f"{name}={value!r}" for name, value in (weights | self._options()).items())
-
-
-class SoftmaxCrossEntropy(_Loss):
-    r"""Module over :func:`longtail.functional.softmax_cross_entropy`.
-
-    .. math:: L(z, y) = -\alpha_y \log \frac{\exp z_y}{\sum_j \exp z_j}
-
-    Args:
-        class_weight: α of shape (C,), kept as a buffer; default all ones.
-        label_smoothing, ignore_index, reduction: as in the function.
-
-    Example:
-        >>> criterion = SoftmaxCrossEntropy()
-        >>> criterion(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0]))
-        tensor(0.1698)
-    """
-
-    def __init__(
-        self,
-        class_weight: Any = None,
-        *,
-        label_smoothing: float = 0.0,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(functional.softmax_cross_entropy, class_weight, label_smoothing, ignore_index, reduction)
-
-
-class SigmoidCrossEntropy(_Loss):
-    r"""Module over :func:`longtail.functional.sigmoid_cross_entropy`.
-
-    .. math:: L(z, y) = -\alpha_y \sum_{i=1}^{C} \log \operatorname{sigmoid}(z_i^t)
-
-    Args:
-        class_weight: α of shape (C,), kept as a buffer; default all ones.
-        label_smoothing, ignore_index, reduction: as in the function.
-
-    Example:
-        >>> criterion = SigmoidCrossEntropy()
-        >>> criterion(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0]))
-        tensor(1.1333)
-    """
-
-    def __init__(
-        self,
-        class_weight: Any = None,
-        *,
-        label_smoothing: float = 0.0,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(functional.sigmoid_cross_entropy, class_weight, label_smoothing, ignore_index, reduction)
-
-
-class FocalLoss(_Loss):
-    r"""Module over :func:`longtail.functional.focal_loss`.
-
-    .. math:: L(z, y) = -\alpha_y \sum_{i=1}^{C} (1 - p_i^t)^\gamma \log p_i^t
-
-    Args:
-        class_weight: α of shape (C,), kept as a buffer; default all ones.
-        gamma: γ ≥ 0.
-        label_smoothing, ignore_index, reduction: as in the function.
-
-    Example:
-        >>> criterion = FocalLoss(gamma=2.0)
-        >>> criterion(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0]))
-        tensor(0.1977)
-    """
-
-    def __init__(
-        self,
-        class_weight: Any = None,
-        *,
-        gamma: float = 0.5,
-        label_smoothing: float = 0.0,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-    ) -> None:
-        check_non_negative("gamma", gamma)
-        super().__init__(functional.focal_loss, class_weight, label_smoothing, ignore_index, reduction, gamma=gamma)
-
-
-LOSSES: dict[str, LossFunction] = {
-    "softmax": functional.softmax_cross_entropy,
-    "sigmoid": functional.sigmoid_cross_entropy,
-    "focal": functional.focal_loss,
+LOSSES = {
+    "softmax": LossKind(functional.softmax_cross_entropy),
+    "sigmoid": LossKind(functional.sigmoid_cross_entropy, is_sigmoid=True),
+    "focal": LossKind(functional.focal_loss, {"gamma": 0.5}, is_sigmoid=True),
+    "softmax_focal": LossKind(functional.softmax_focal_loss, {"gamma": 0.5}),
+    "logit_adjusted": LossKind(functional.logit_adjusted_cross_entropy, {"tau": 1.0}, needs_counts=True),
+    "ldam": LossKind(functional.ldam_loss, {"max_margin": 0.5, "scale": 30.0}, needs_counts=True),
+    "asymmetric": LossKind(
+        functional.asymmetric_loss, {"gamma_negative": 4.0, "gamma_positive": 0.0, "clip": 0.05}, is_sigmoid=True
+    ),
 }
 
 
-class ClassBalancedLoss(_Loss):
-    r"""Class-balanced softmax, sigmoid or focal loss: the loss of the paper.
+def owners_of(option: str) -> list[str]:
+    """The losses that have an option.
+
+    Example:
+        >>> owners_of("gamma")
+        ['focal', 'softmax_focal']
+    """
+    return [name for name, kind in LOSSES.items() if option in kind.options]
+
+
+def _own_options(loss: str, given: dict[str, float | None]) -> dict[str, float]:
+    """The options of a loss, those not given at their defaults; others are refused."""
+    kind = LOSSES[loss]
+    for name, value in given.items():
+        if value is not None and name not in kind.options:
+            owners = owners_of(name)
+            losses = f"{' and '.join(owners)} {'loss' if len(owners) == 1 else 'losses'}"
+            raise ValueError(f"{name} belongs to the {losses}, and loss={loss!r} has none, got {name}={value}")
+    return {**kind.options, **{name: value for name, value in given.items() if value is not None}}
+
+
+class ClassBalancedLoss(Loss):
+    r"""A class-balanced loss: softmax, sigmoid and focal are those of the paper.
 
     .. math:: \mathrm{CB}(z, y) = \alpha_y \, L(z, y), \qquad
         \alpha_i \propto \frac{1}{E_{n_i}} = \frac{1-\beta}{1-\beta^{n_i}}, \qquad \sum_i \alpha_i = C
 
     Shapes: logits (N, C) or (N, C, d1, …); target (N) or (N, d1, …), or of the logits' shape for soft labels and,
-    with the sigmoid and focal losses, multi-hot ones.
+    with the sigmoid, focal and asymmetric losses, multi-hot ones.
 
     Args:
-        counts: samples per class in the training set, shape (C,).
-        loss: ``"softmax"``, ``"sigmoid"`` or ``"focal"``.
+        counts: samples per class in the training set, shape (C,). The losses ``"logit_adjusted"`` and ``"ldam"`` need
+            them themselves, too, and keep them as a buffer.
+        loss: ``"softmax"``, ``"sigmoid"``, ``"focal"``, ``"softmax_focal"``, ``"logit_adjusted"``, ``"ldam"`` or
+            ``"asymmetric"``: the functions of :mod:`longtail.functional`.
         beta: β in [0, 1], one for all or one per class: 0 gives no re-weighting, 1 inverse frequency.
-        gamma: γ ≥ 0 of the focal loss, default 0.5; the other losses have none.
+        gamma: γ ≥ 0 of the focal and softmax_focal losses, default 0.5; the other losses have none.
+        tau: τ ≥ 0 of the logit_adjusted loss, default 1.
+        max_margin, scale: of the ldam loss, default 0.5 and 30.
+        gamma_negative, gamma_positive, clip: of the asymmetric loss, default 4, 0 and 0.05.
         scheme, normalize, absent: as in :func:`longtail.class_weights`.
         label_smoothing, ignore_index, reduction: as in :mod:`longtail.functional`.
 
@@ -194,6 +131,12 @@ class ClassBalancedLoss(_Loss):
         beta: Any = 0.999,
         gamma: float | None = None,
         *,
+        tau: float | None = None,
+        max_margin: float | None = None,
+        scale: float | None = None,
+        gamma_negative: float | None = None,
+        gamma_positive: float | None = None,
+        clip: float | None = None,
         scheme: str = "effective",
         normalize: str = "classes",
         absent: str = "error",
@@ -202,14 +145,13 @@ class ClassBalancedLoss(_Loss):
         reduction: str = "mean",
     ) -> None:
         check_choice("loss", loss, tuple(LOSSES))
-        own = {}
-        if loss == "focal":
-            own["gamma"] = 0.5 if gamma is None else gamma
-            check_non_negative("gamma", own["gamma"])
-        elif gamma is not None:
-            raise ValueError(f"gamma belongs to the focal loss, and loss={loss!r} has none, got gamma={gamma}")
+        given = {"gamma": gamma, "tau": tau, "max_margin": max_margin, "scale": scale}
+        given |= {"gamma_negative": gamma_negative, "gamma_positive": gamma_positive, "clip": clip}
+        own = _own_options(loss, given)
+        kind = LOSSES[loss]
         weights = class_weights(counts, scheme, beta, normalize, absent)
-        super().__init__(LOSSES[loss], weights, label_smoothing, ignore_index, reduction, **own)
+        own_counts = counts if kind.needs_counts else None
+        super().__init__(kind.function, weights, label_smoothing, ignore_index, reduction, own_counts, **own)
         self.description = _describe(scheme, beta, normalize)
         self.loss = loss
 
@@ -300,7 +242,7 @@ class ClassBalanced(nn.Module):
             )
         check_choice("reduction", reduction, REDUCTIONS)
         self.base_loss = base_loss
-        self.register_buffer("class_weight", _as_buffer(class_weights(counts, scheme, beta, normalize, absent)))
+        self.register_buffer("class_weight", as_buffer(class_weights(counts, scheme, beta, normalize, absent)))
         self.ignore_index = ignore_index
         self.reduction = reduction
         self.description = _describe(scheme, beta, normalize)
@@ -341,20 +283,3 @@ def _describe(scheme: str, beta: Any, normalize: str) -> str:
     """Where class weights come from, for ``repr()``."""
     beta = f"{beta:g}" if isinstance(beta, (int, float)) else "one per class"
     return f"scheme={scheme!r}, {f'beta={beta}, ' if scheme == 'effective' else ''}normalize={normalize!r}"
-
-
-def _as_buffer(class_weight: Any) -> Tensor:
-    """Weights as a tensor of their own in the default dtype."""
-    numbers = to_numpy(class_weight)
-    if numbers.dtype.kind not in "biuf":
-        raise TypeError(f"class_weight must be one number per class, got {class_weight!r}")
-    if not np.all(np.isfinite(numbers) & (numbers >= 0)):
-        raise ValueError(
-            f"class_weight must be finite and >= 0, got {numbers[~(np.isfinite(numbers) & (numbers >= 0))][0]}"
-        )
-    tensor = class_weight if isinstance(class_weight, Tensor) else torch.as_tensor(numbers)
-    weights = tensor.detach().to(torch.get_default_dtype(), copy=True)
-    if weights.dim() != 1:
-        hint = "; γ is gamma=…" if weights.dim() == 0 else ""
-        raise ValueError(f"class_weight must have shape (C,), got {tuple(weights.shape)}{hint}")
-    return weights

@@ -130,7 +130,7 @@ def test_function_transforms(loss):
 @every_loss
 def test_compiles_whole_and_once(loss):
     torch._dynamo.reset()
-    module = loss.module([0.5, 1.5, 1.0, 0.2, 2.0], **loss.options)
+    module = loss.build([0.5, 1.5, 1.0, 0.2, 2.0])
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     with torch._dynamo.config.patch(error_on_recompile=True):
         for seed in range(4):

@@ -25,7 +25,58 @@ def sigmoid(z, t):
     return -(t * np.log(p) + (1 - t) * np.log(1 - p)).sum(), p - t
 
 
-LOSSES = {"softmax": softmax, "sigmoid": sigmoid, "focal": focal}
+def softmax_focal(z, t, gamma):
+    """Σ_k t_k (1 - p_k)^γ · -log p_k, p = softmax(z), and its gradient: dp_k/dz_j = p_k ([j = k] - p_j)."""
+    p = np.exp(z) / np.exp(z).sum()
+    value, gradient = 0.0, np.zeros_like(z)
+    for k in range(len(z)):
+        rest = np.delete(p, k).sum()  # 1 - p_k
+        value -= t[k] * rest**gamma * np.log(p[k])
+        by_p = gamma * rest ** (gamma - 1) * np.log(p[k]) - rest**gamma / p[k]
+        gradient += t[k] * by_p * p[k] * (np.eye(len(z))[k] - p)
+    return value, gradient
+
+
+def logit_adjusted(z, t, counts, tau):
+    """The softmax loss of z + τ log π (Menon et al., equation 10), and its gradient."""
+    return softmax(z + tau * np.log(counts / counts.sum()), t)
+
+
+def ldam(z, t, counts, max_margin, scale):
+    """Σ_k t_k of the softmax loss of s (z - Δ_k e_k) for class k (Cao et al., equation 13), and its gradient."""
+    margins = counts**-0.25 * max_margin / (counts**-0.25).max()
+    value, gradient = 0.0, np.zeros_like(z)
+    for k, one_hot in enumerate(np.eye(len(z))):
+        loss, slope = softmax(scale * (z - margins[k] * one_hot), one_hot)
+        value, gradient = value + t[k] * loss, gradient + t[k] * scale * slope
+    return value, gradient
+
+
+def asymmetric(z, t, gamma_negative, gamma_positive, clip):
+    """Σ_i t_i L+ + (1 - t_i) L- (Ridnik et al., equations 4 to 7) and its gradient: dp/dz = p (1 - p)."""
+    value, gradient = 0.0, np.zeros_like(z)
+    for i, p in enumerate(1 / (1 + np.exp(-z))):
+        value -= t[i] * (1 - p) ** gamma_positive * np.log(p)
+        slope = gamma_positive * (1 - p) ** (gamma_positive - 1) * np.log(p) - (1 - p) ** gamma_positive / p
+        gradient[i] += t[i] * slope * p * (1 - p)
+        shifted = max(p - clip, 0.0)
+        if shifted > 0:
+            value -= (1 - t[i]) * shifted**gamma_negative * np.log(1 - shifted)
+            slope = shifted**gamma_negative / (1 - shifted)
+            slope -= gamma_negative * shifted ** (gamma_negative - 1) * np.log(1 - shifted)
+            gradient[i] += (1 - t[i]) * slope * p * (1 - p)
+    return value, gradient
+
+
+LOSSES = {
+    "softmax": softmax,
+    "sigmoid": sigmoid,
+    "focal": focal,
+    "softmax_focal": softmax_focal,
+    "logit_adjusted": logit_adjusted,
+    "ldam": ldam,
+    "asymmetric": asymmetric,
+}
 
 
 def weighted_loss(name, logits, target, weight=None, smoothing=0.0, ignore=-100, reduction="mean", **options):

@@ -4,7 +4,17 @@ Each takes ``(logits, target, class_weight=None, *, …, label_smoothing, ignore
 conventions: see ``docs/conventions.md``.
 """
 
+from longtail.functional.asymmetric import asymmetric_loss
+from longtail.functional.odds import ldam_loss, softmax_focal_loss
 from longtail.functional.sigmoid import focal_loss, sigmoid_cross_entropy
-from longtail.functional.softmax import softmax_cross_entropy
+from longtail.functional.softmax import logit_adjusted_cross_entropy, softmax_cross_entropy
 
-__all__ = ["focal_loss", "sigmoid_cross_entropy", "softmax_cross_entropy"]
+__all__ = [
+    "asymmetric_loss",
+    "focal_loss",
+    "ldam_loss",
+    "logit_adjusted_cross_entropy",
+    "sigmoid_cross_entropy",
+    "softmax_cross_entropy",
+    "softmax_focal_loss",
+]

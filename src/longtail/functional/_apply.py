@@ -11,7 +11,17 @@ from longtail._checks import check_choice, check_in_unit_interval
 from longtail.counts import check_labels_in_range
 from longtail.functional._blocked import RowLoss, compute_dtype, weighted_loss
 
-__all__ = ["REDUCTIONS", "apply_loss", "is_traced", "mean_weight", "own_weight", "reduce_rows"]
+__all__ = [
+    "REDUCTIONS",
+    "apply_loss",
+    "check_inputs",
+    "columns",
+    "is_traced",
+    "look_up",
+    "mean_weight",
+    "own_weight",
+    "reduce_rows",
+]
 
 REDUCTIONS = ("mean", "sum", "none", "weighted_mean")
 
@@ -82,7 +92,7 @@ def own_weight(
     check = check and target.is_cpu
     if check and not 0 <= ignore_index < classes:
         try:  # The look-up itself refuses labels out of range. Where it does not, none is ignored either.
-            return target, _look_up(class_weight, target), None
+            return target, look_up(class_weight, target), None
         except IndexError:
             pass
     valid = target != ignore_index
@@ -91,20 +101,26 @@ def own_weight(
         low, high = target.aminmax()
         if low.item() < 0 or high.item() >= classes:
             check_labels_in_range("target", target.numpy(), classes)
-    return target, _look_up(class_weight, target) * valid, valid
+    return target, look_up(class_weight, target) * valid, valid
 
 
-def _look_up(class_weight: Tensor, target: Tensor) -> Tensor:
+def look_up(per_class: Tensor, target: Tensor) -> Tensor:
+    """The number of each sample's own class."""
     if target.dim() == 1:
-        return class_weight.index_select(0, target)
-    return class_weight.index_select(0, target.flatten()).view(target.shape)
+        return per_class.index_select(0, target)
+    return per_class.index_select(0, target.flatten()).view(target.shape)
+
+
+def columns(per_class: Tensor, logits: Tensor) -> Tensor:
+    """One number per class in a shape that broadcasts against logits (N, C) or (N, C, D)."""
+    return per_class.view(-1, *(1,) * (logits.dim() - 2))
 
 
 def mean_weight(target: Tensor, class_weight: Tensor) -> Tensor:
     """Weight of each sample with a target of the logits' shape: the mean under it, and 1 for a target of zeros."""
     mass = target.sum(1)
-    columns = class_weight.view(-1, *(1,) * (target.dim() - 2))
-    return torch.where(mass > 0, (target * columns).sum(1) / torch.where(mass > 0, mass, 1), 1)
+    total = (target * columns(class_weight, target)).sum(1)
+    return torch.where(mass > 0, total / torch.where(mass > 0, mass, 1), 1)
 
 
 def _scale(weight: Tensor, valid: Tensor | None, reduction: str) -> Tensor:

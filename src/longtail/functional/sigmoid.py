@@ -9,10 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longtail._checks import check_non_negative
-from longtail.functional._apply import apply_loss
+from longtail.functional._apply import apply_loss, columns
 from longtail.functional._blocked import Buffers
 
-__all__ = ["focal_loss", "sigmoid_cross_entropy"]
+__all__ = [
+    "focal_loss",
+    "focal_terms",
+    "focal_value_and_slope",
+    "is_own_class",
+    "sigmoid_cross_entropy",
+]
 
 
 def sigmoid_cross_entropy(
@@ -112,6 +118,27 @@ def focal_loss(
     return apply_loss(_Focal(gamma), logits, target, class_weight, label_smoothing, ignore_index, reduction)
 
 
+def is_own_class(logits: Tensor, target: Tensor) -> Tensor:
+    """Where in the logits each sample's own class is."""
+    # A comparison, and not a scatter into zeros, so that a compiler can fuse it with all that follows.
+    return target.unsqueeze(1) == columns(torch.arange(logits.shape[1], device=logits.device), logits)
+
+
+def focal_terms(v: Tensor, gamma: float) -> Tensor:
+    """sigmoid(v)^γ softplus(v), to be differentiated; v - softplus(v) is log sigmoid(v)."""
+    u = F.softplus(v, threshold=_SATURATED)
+    return u if gamma == 0 else torch.exp(gamma * (v - u)) * u
+
+
+def focal_value_and_slope(v: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+    """The same, with its derivative by v."""
+    u, wrong = F.softplus(v, threshold=_SATURATED), torch.sigmoid(v)
+    if gamma == 0:
+        return u, wrong
+    modulator = wrong**gamma
+    return modulator * u, modulator * (gamma * (1 - wrong) * u + wrong)
+
+
 class _Focal:
     r"""Σ (1-p)^γ · -log p over the classes, p the probability given to what is true of a class.
 
@@ -125,17 +152,11 @@ class _Focal:
         self.buffers = 4 if gamma else 2
 
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
-        # A comparison, and not a scatter into zeros, so that a compiler can fuse it with all that follows.
-        classes = torch.arange(logits.shape[1], device=logits.device).view(-1, *(1,) * (logits.dim() - 2))
-        return self._terms(torch.where(target.unsqueeze(1) == classes, -logits, logits)).sum(1)
+        return focal_terms(torch.where(is_own_class(logits, target), -logits, logits), self.gamma).sum(1)
 
     def from_probabilities(self, logits: Tensor, target: Tensor) -> Tensor:
-        return (target * self._terms(-logits) + (1 - target) * self._terms(logits)).sum(1)
-
-    def _terms(self, v: Tensor) -> Tensor:
-        """The loss of each class; v - softplus(v) is log sigmoid(v)."""
-        u = F.softplus(v, threshold=_SATURATED)
-        return u if self.gamma == 0 else torch.exp(self.gamma * (v - u)) * u
+        positives, negatives = focal_terms(-logits, self.gamma), focal_terms(logits, self.gamma)
+        return (target * positives + (1 - target) * negatives).sum(1)
 
     def block(
         self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool

@@ -1,15 +1,19 @@
-"""Softmax cross-entropy: classes exclude each other."""
+"""Softmax cross-entropy, plain and with adjusted logits: classes exclude each other."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail.functional._apply import apply_loss
+from longtail._checks import check_loss_option
+from longtail.functional._apply import apply_loss, check_inputs, columns
 from longtail.functional._blocked import Buffers
+from longtail.functional._counts import counts_beside, log_prior
 
-__all__ = ["softmax_cross_entropy"]
+__all__ = ["logit_adjusted_cross_entropy", "softmax_cross_entropy"]
 
 
 def softmax_cross_entropy(
@@ -53,19 +57,79 @@ def softmax_cross_entropy(
     return apply_loss(_SOFTMAX, logits, target, class_weight, label_smoothing, ignore_index, reduction)
 
 
+def logit_adjusted_cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    class_weight: Tensor | None = None,
+    *,
+    counts: Any,
+    tau: float = 1.0,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Softmax cross-entropy of logits that carry the class prior; τ = 1 is balanced softmax.
+
+    .. math:: L(z, y) = -\alpha_y \log \frac{\exp(z_y + \tau \log \pi_y)}{\sum_j \exp(z_j + \tau \log \pi_j)},
+        \qquad \pi_j = \frac{n_j}{\sum_k n_k}
+
+    The prior is added in training only: the network learns what is left, and its own logits are those of balanced
+    classes. To adjust a network that was trained without it, see :func:`longtail.adjust_logits`.
+
+    Shapes: logits (N, C) or (N, C, d1, …) or (C,); losses (N), (N, d1, …) or ().
+
+    Args:
+        logits: scores before the softmax, without the prior; float16 and bfloat16 are computed in float32.
+        target: class indices (N) or (N, d1, …), or probabilities of the logits' shape (soft labels, mixup).
+        class_weight: α, a tensor of shape (C,); default all ones. The prior alone corrects for the classes' sizes, so
+            weights on top of it correct twice.
+        counts: n, samples per class in the training set, shape (C,); a tensor on the logits' device costs no copy.
+        tau: τ ≥ 0; 0 is :func:`softmax_cross_entropy`.
+        label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C.
+        ignore_index: samples with this class index do not count.
+        reduction: ``"mean"``, ``"sum"``, ``"none"`` or ``"weighted_mean"``.
+
+    Returns:
+        A scalar, or one loss per sample for ``"none"``, in float32 or wider.
+
+    Example:
+        >>> logits = torch.zeros(1, 3)
+        >>> logit_adjusted_cross_entropy(logits, torch.tensor([2]), counts=[80, 15, 5])  # -log 0.05
+        tensor(2.9957)
+
+    Reference:
+        Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition, NeurIPS 2020; Menon et al., Long-Tail
+        Learning via Logit Adjustment, ICLR 2021.
+    """
+    check_loss_option("tau", tau)
+    check_inputs(logits, target, class_weight)
+    row_loss = _Softmax(tau * log_prior(counts_beside(logits, counts)))
+    return apply_loss(row_loss, logits, target, class_weight, label_smoothing, ignore_index, reduction)
+
+
 class _Softmax:
+    """-log softmax, of logits that have ``shift``, one number per class, added to them."""
+
     buffers = 2
 
+    def __init__(self, shift: Tensor | None = None) -> None:
+        self.shift = shift
+
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(logits, target, reduction="none")
+        return F.cross_entropy(self._shifted(logits), target, reduction="none")
 
     def from_probabilities(self, logits: Tensor, target: Tensor) -> Tensor:
-        return -(target * F.log_softmax(logits, 1)).sum(1)
+        return -(target * F.log_softmax(self._shifted(logits), 1)).sum(1)
+
+    def _shifted(self, logits: Tensor) -> Tensor:
+        return logits if self.shift is None else logits + columns(self.shift, logits)
 
     def block(
         self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        if logits.dtype != scale.dtype and out[0] is not None:
+        if self.shift is not None:
+            logits = torch.add(logits, columns(self.shift, logits), out=out[0])
+        elif logits.dtype != scale.dtype and out[0] is not None:
             logits = out[0].copy_(logits)
         log_p = torch.log_softmax(logits, 1, out=out[1])
         minus_scale = -scale

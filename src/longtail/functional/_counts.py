@@ -1,0 +1,57 @@
+"""What losses take from the samples per class: log-priors and margins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longtail.counts import check_counts, check_no_class_is_absent
+from longtail.functional._apply import is_traced
+from longtail.functional._blocked import compute_dtype
+
+__all__ = ["counts_beside", "log_prior", "margins", "present_counts"]
+
+
+def counts_beside(logits: Tensor, counts: Any) -> Tensor:
+    """Counts as a tensor on the logits' device, in the dtype of the computation; what does not fit is refused.
+
+    As with labels, values of tensors are checked only where that costs no sync.
+    """
+    classes = logits.shape[1] if logits.dim() > 1 else logits.shape[0]
+    traced = is_traced(logits)
+    if not isinstance(counts, Tensor):
+        values = counts if traced else present_counts(counts)
+        counts = torch.as_tensor(values, dtype=compute_dtype(logits.dtype), device=logits.device)
+    elif counts.device != logits.device:
+        raise ValueError(f"counts are on {counts.device}, but logits are on {logits.device}: move the loss with .to()")
+    elif counts.is_cpu and not traced and counts.numel():
+        low, high = counts.aminmax()
+        if not (low.item() >= 1 and high.item() < math.inf):
+            present_counts(counts)
+    if counts.shape != (classes,):
+        raise ValueError(
+            f"counts have shape {tuple(counts.shape)}, but logits of shape {tuple(logits.shape)} have {classes} "
+            f"classes; if the last classes are missing from the labels, count with num_classes={classes}"
+        )
+    beside: Tensor = counts.to(compute_dtype(logits.dtype))
+    return beside
+
+
+def present_counts(counts: Any) -> Any:
+    """Counts as float64, if there is a sample of every class."""
+    values = check_counts(counts)
+    check_no_class_is_absent(values)
+    return values
+
+
+def log_prior(counts: Tensor) -> Tensor:
+    """π, the share of each class, as log π."""
+    return torch.log(counts) - torch.log(counts.sum())
+
+
+def margins(counts: Tensor, max_margin: float) -> Tensor:
+    """Δ ∝ n^(-1/4), that of the smallest class being ``max_margin``."""
+    return max_margin * (counts.min() / counts) ** 0.25

@@ -1,0 +1,127 @@
+"""Asymmetric loss: sigmoids whose positives and negatives are focused apart, for many labels per sample."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from longtail._checks import check_loss_option
+from longtail.functional._apply import apply_loss
+from longtail.functional._blocked import Buffers
+from longtail.functional.sigmoid import _Focal, focal_terms, focal_value_and_slope, is_own_class
+
+__all__ = ["asymmetric_loss"]
+
+
+def asymmetric_loss(
+    logits: Tensor,
+    target: Tensor,
+    class_weight: Tensor | None = None,
+    *,
+    gamma_negative: float = 4.0,
+    gamma_positive: float = 0.0,
+    clip: float = 0.05,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Asymmetric loss over sigmoids, summed over classes, with class weights.
+
+    .. math:: L(z, t) = -\alpha \sum_{i=1}^{C} t_i (1 - p_i)^{\gamma_+} \log p_i
+        + (1 - t_i) \, \bar p_i^{\gamma_-} \log (1 - \bar p_i), \qquad
+        p_i = \operatorname{sigmoid}(z_i), \quad \bar p_i = \max(p_i - m, 0)
+
+    Of many labels most are absent, and easy. Their terms are focused harder than those of the positives, and from
+    :math:`p_i \le m` on they are 0. With equal γ and m = 0 this is :func:`focal_loss`, with γ = 0, too,
+    :func:`sigmoid_cross_entropy`. Value and gradient are finite for every finite logit and all γ ≥ 0.
+
+    Shapes: logits (N, C) or (N, C, d1, …) or (C,); losses (N), (N, d1, …) or ().
+
+    Args:
+        logits: scores before the sigmoid; float16 and bfloat16 are computed in float32.
+        target: class indices (N) or (N, d1, …), or t of the logits' shape, multi-hot or soft. Weights as in
+            :func:`sigmoid_cross_entropy`.
+        class_weight: α, a tensor of shape (C,), such as ``torch.as_tensor(class_weights(counts))``; default all ones.
+        gamma_negative: :math:`\gamma_-` ≥ 0 of absent labels.
+        gamma_positive: :math:`\gamma_+` ≥ 0 of present ones: 0 as in the paper; its code has 1.
+        clip: m in [0, 1], what the probabilities of absent labels are lowered by.
+        label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the unsmoothed
+            target.
+        ignore_index: samples with this class index do not count.
+        reduction: ``"mean"`` (over samples), ``"sum"``, ``"none"`` or ``"weighted_mean"``.
+
+    Returns:
+        A scalar, or one loss per sample for ``"none"``, in float32 or wider.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.0, 1.0]])
+        >>> asymmetric_loss(logits, torch.tensor([[1, 1, 0], [0, 0, 0]]), reduction="none")
+        tensor([0.8206, 0.3616])
+
+    Reference:
+        Ridnik et al., Asymmetric Loss for Multi-Label Classification, ICCV 2021.
+    """
+    check_loss_option("gamma_negative", gamma_negative)
+    check_loss_option("gamma_positive", gamma_positive)
+    check_loss_option("clip", clip)
+    row_loss = _Asymmetric(gamma_negative, gamma_positive, clip)
+    return apply_loss(row_loss, logits, target, class_weight, label_smoothing, ignore_index, reduction)
+
+
+class _Asymmetric:
+    """Focal terms of positives and of negatives; those of negatives from probabilities lowered by ``clip``.
+
+    With k = 1 - p + clip, the term of a negative is (1-k)^γ · -log k where k < 1, else 0. k is at least ``clip``, so
+    its logarithm is harmless; without clip, the focal loss knows how to take it.
+    """
+
+    buffers = 4
+
+    def __init__(self, gamma_negative: float, gamma_positive: float, clip: float) -> None:
+        self.gamma_negative, self.gamma_positive, self.clip = gamma_negative, gamma_positive, clip
+
+    def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
+        positives, negatives = self._terms(logits)
+        return torch.where(is_own_class(logits, target), positives, negatives).sum(1)
+
+    def from_probabilities(self, logits: Tensor, target: Tensor) -> Tensor:
+        positives, negatives = self._terms(logits)
+        return (target * positives + (1 - target) * negatives).sum(1)
+
+    def _terms(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        positives = focal_terms(-logits, self.gamma_positive)
+        if self.clip == 0:
+            return positives, focal_terms(logits, self.gamma_negative)
+        k = torch.sigmoid(-logits) + self.clip
+        counted = k < 1
+        k = torch.where(counted, k, 0.5)  # any number that has a slope: what comes of it is dropped
+        return positives, torch.where(counted, (1 - k) ** self.gamma_negative * -torch.log(k), 0)
+
+    def block(
+        self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        own = logits.gather(1, target).to(scale.dtype)
+        if self.clip == 0:
+            terms, slope = _Focal(self.gamma_negative).block(logits, target, scale, out, gradient)
+        else:
+            terms, slope = self._negatives(logits, scale, out, gradient)
+        value, own_slope = focal_value_and_slope(-own, self.gamma_positive)
+        terms.scatter_(1, target, value.mul_(scale))
+        if gradient:
+            slope.scatter_(1, target, own_slope.mul_(scale).neg_())
+        return terms, slope
+
+    def _negatives(self, logits: Tensor, scale: Tensor, out: Buffers, gradient: bool) -> tuple[Tensor, Tensor]:
+        """Terms, and their derivative x^γ (γ -log(k)/x + 1/k) · p(1-p), with x = 1 - k."""
+        slope = (logits.neg() if out[0] is None else out[0].copy_(logits).neg_()).sigmoid_()
+        k = torch.add(slope, self.clip, out=out[1]).clamp_max_(1)
+        x = torch.neg(k, out=out[2]).add_(1)
+        modulator = torch.pow(x, self.gamma_negative, out=out[3]).mul_(scale)
+        if not gradient:
+            return modulator.mul_(k.log_()).neg_(), slope
+        torch.addcmul(slope, slope, slope, value=-1, out=slope)
+        slope.mul_(modulator).mul_(x.sign())  # 0 where the term is clipped
+        log_k = k.log()
+        x.clamp_min_(torch.finfo(x.dtype).tiny).reciprocal_().mul_(log_k).mul_(-self.gamma_negative)
+        slope.mul_(x.add_(k.reciprocal_()))
+        return modulator.mul_(log_k).neg_(), slope
