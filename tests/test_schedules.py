@@ -19,7 +19,7 @@ COUNTS = [5000, 700, 90, 12, 3]
 @every_loss
 def test_every_loss_is_plain_before_the_epoch_and_weighted_from_it_on(loss):
     logits, target, weight = batch(dtype=torch.float32)
-    weighted, plain = loss.module(weight, **loss.options), loss.module(**loss.options)
+    weighted, plain = loss.build(weight), loss.build()
     criterion = DeferredReweighting(weighted, epoch=2.5)
     for epoch, expected in ((0, plain), (2, plain), (2.5, weighted), (7, weighted), (1, plain)):
         criterion.set_epoch(epoch)
@@ -28,7 +28,7 @@ def test_every_loss_is_plain_before_the_epoch_and_weighted_from_it_on(loss):
         assert torch.equal(criterion(logits, soft), expected(logits, soft))
     annealed = AnnealedReweighting(plain, COUNTS, 0.99, start=1, end=3)
     annealed.set_epoch(9)
-    last = loss.module(class_weights(COUNTS, beta=0.99), **loss.options)
+    last = loss.build(class_weights(COUNTS, beta=0.99))
     assert torch.equal(annealed(logits, target), last(logits, target))
 
 
