@@ -83,12 +83,24 @@ def test_csv_and_the_table_say_the_same(capsys):
     assert "2 classes, 110 images, imbalance 10" in printed
 
 
+@pytest.mark.parametrize("words", [[], ["--compare"]])
+def test_classes_without_images_can_be_left_out(capsys, words):
+    rows = classes(capsys, "--counts", "5,0,3", "--absent", "ignore", *words)
+    column = "effective" if words else "weight"
+    assert [row[column] for row in rows] == class_weights([5, 0, 3], absent="ignore").tolist()
+    assert rows[1]["effective_number"] == rows[1][column] == 0
+    printed, _, code = run(capsys, "weights", "--counts", "5,0,3", "--absent", "ignore", *words)
+    assert code == 0
+    assert "3 classes, 1 without images, 8 images, imbalance 1.667" in printed
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--counts", "5,x"], "--counts: a count must be a whole number, got 'x'"),
         (["--counts", "5,-1"], "a count must be a whole number, got '-1'"),
-        (["--counts", "5,0"], "0"),
+        (["--counts", "5,0"], "counts are 0 for class 1: count the whole training set, or pass --absent ignore"),
+        (["--counts", "0,0", "--absent", "ignore"], "0"),
         (["--counts", "99999999999999999999,5"], "a count must be a whole number, got '99999999999999999999'"),
         (["--counts", "nowhere.csv"], "nowhere.csv: No such file"),
         (["--labels", "nowhere.txt"], "nowhere.txt: No such file"),

@@ -7,7 +7,7 @@ import io
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from rich.table import Table
@@ -15,7 +15,7 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes, arg
 
 from longtail._checks import check_choice
-from longtail.counts import IntArray, imbalance_factor, long_tailed_counts
+from longtail.counts import IntArray, check_no_class_is_absent, imbalance_factor, long_tailed_counts
 from longtail.lab.cli.output import AsJson, DataDir, console, print_json, whole_numbers
 from longtail.lab.config import ConfigError
 from longtail.lab.data import DataError, OwnImages, SubsetOptions, open_dataset
@@ -49,6 +49,9 @@ def weights_command(
     scheme: Annotated[str, arg(help="effective (class-balanced), inverse, inverse_sqrt or uniform.")] = "effective",
     beta: Annotated[float, arg(help="β of the effective number: 0 weights all classes alike, 1 by frequency.")] = 0.999,
     normalize: Annotated[str, arg(help="Whether weights are 1 on average over classes or over samples.")] = "classes",
+    absent: Annotated[
+        Literal["error", "ignore"], arg(help="What a class without images does: ignore gives it the weight 0.")
+    ] = "error",
     compare: Annotated[bool, arg(help="Show the weights of all schemes side by side.")] = False,
     as_csv: Annotated[bool, arg(name="csv", help="Print CSV.")] = False,
     as_json: AsJson = False,
@@ -72,7 +75,11 @@ def weights_command(
         raise ConfigError("options of a data set would do nothing without --data")
     classes = _classes(counts, labels, data, subset, own, data_dir)
     schemes = {name: name for name in SCHEMES} if compare else {"weight": scheme}
-    rows = _rows(classes, schemes, beta, normalize)
+    if absent == "error":
+        check_no_class_is_absent(
+            classes.counts.astype(np.float64), ", or pass --absent ignore where there truly is no sample"
+        )
+    rows = _rows(classes, schemes, beta, normalize, absent)
     if as_json:
         print_json({"scheme": None if compare else scheme, "beta": beta, "normalize": normalize, "classes": rows})
     elif as_csv:
@@ -145,11 +152,11 @@ def _of_table(path: Path) -> Classes:
     return Classes([row[0] if len(row) > 1 else str(number) for number, row in enumerate(rows)], found)
 
 
-def _rows(classes: Classes, schemes: dict[str, str], beta: float, normalize: str) -> list[dict[str, Any]]:
+def _rows(classes: Classes, schemes: dict[str, str], beta: float, normalize: str, absent: str) -> list[dict[str, Any]]:
     """A row for each class, with a column for each scheme."""
     effective = effective_number(classes.counts, beta)
     weights = {
-        title: class_weights(classes.counts, scheme=scheme, beta=beta, normalize=normalize)
+        title: class_weights(classes.counts, scheme=scheme, beta=beta, normalize=normalize, absent=absent)
         for title, scheme in schemes.items()
     }
     return [
@@ -173,5 +180,7 @@ def _show(rows: list[dict[str, Any]], classes: Classes) -> None:
         table.add_row(Text(row["class"]), *cells)
     out = console()
     out.print(table)
-    total, imbalance = int(classes.counts.sum()), imbalance_factor(classes.counts)
-    out.print(f"\n{len(rows)} classes, {total:,} images, imbalance {imbalance:.4g}")
+    present = classes.counts[classes.counts > 0]
+    without = f", {len(rows) - len(present)} without images" if len(present) < len(rows) else ""
+    total, imbalance = int(present.sum()), imbalance_factor(present)
+    out.print(f"\n{len(rows)} classes{without}, {total:,} images, imbalance {imbalance:.4g}")
