@@ -85,6 +85,20 @@ def test_what_is_not_complete_is_named_on_standard_error_and_not_counted(runs, c
     assert alone == f"failed: {folder.name}: [red] disk full"
 
 
+def test_searches_are_no_damaged_runs_and_it_is_said_where_theirs_are(tmp_path, capsys, monkeypatch):
+    write_run(tmp_path / "runs", run_of(FOCAL))
+    search = tmp_path / "runs" / "tune" / "digits-grid"
+    search.mkdir(parents=True)
+    for name in ("journal.log", "result.json"):
+        (search / name).write_text("{}")
+    assert run(capsys, tmp_path / "runs").err == ""
+    monkeypatch.chdir(tmp_path)
+    for place in ("runs/tune", "runs/tune/digits-grid"):
+        with pytest.raises(ConfigError) as error:
+            run(capsys, place)
+        assert str(error.value) == f"{place}/ holds no runs: those of a search are in runs"
+
+
 def test_a_row_for_each_run(runs, capsys):
     unfinished = write_run(runs, run_of(FOCAL, 7), done=False)
     printed, _ = run(capsys, runs, "--per-run")

@@ -118,13 +118,16 @@ def _run_folders(runs: Path) -> list[Path]:
     below = sorted(path for path in runs.iterdir() if not path.name.startswith(".") and path.is_dir())
     found = [path for path in below if _is_run(path)]
     if not found and not _is_run(runs):
-        raise ConfigError(f"{runs}/ holds no runs")
+        searches = [path for path in (runs, *below) if (path / "journal.log").exists()]
+        place = os.path.normpath(searches[0] / ".." / "..") if searches else None
+        raise ConfigError(f"{runs}/ holds no runs" + (f": those of a search are in {place}" if place else ""))
     return found or [runs]
 
 
 def _is_run(folder: Path) -> bool:
     try:
-        return not set(FILES).isdisjoint(os.listdir(folder))
+        inside = os.listdir(folder)
+        return not set(FILES).isdisjoint(inside) and "journal.log" not in inside  # which is of a search
     except OSError:
         return True  # what cannot be looked into is listed as damaged rather than passed over in silence
 
