@@ -10,7 +10,7 @@ import pytest
 
 from longtail.lab.config import ConfigError, RunOptions
 from longtail.lab.experiments import ExecutorOptions, run_sweep
-from longtail.lab.experiments.cluster import RayExecutor
+from longtail.lab.experiments.cluster import RayExecutor, _too_large
 from tests.lab.experiments.sweeps import epochs_done, processes, small, starts, trained_here, wait_for, weights
 
 # Ray leaves sockets and processes to the end of the interpreter.
@@ -96,6 +96,38 @@ def test_a_sweep_on_a_cluster_that_is_interrupted_goes_on(tmp_path, reference):
 def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(ConfigError, match="gpus_per_run is 1, but there are 0 GPUs"):
         RayExecutor(ExecutorOptions(executor="ray", gpus_per_run=1.0), RunOptions())
+
+
+def test_what_no_node_has_is_refused_whatever_all_have_together():
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 4.0, "memory": 1e9}},
+        {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    for cpus, gpus in ((4, 0.0), (2, 1.0), (1, 0.5)):
+        assert _too_large(nodes, cpus, gpus) is None
+    for cpus, gpus in ((5, 0.0), (4, 1.0), (3, 0.5)):
+        assert _too_large(nodes, cpus, gpus) == (
+            f"cpus_per_run is {cpus} and gpus_per_run {gpus:g}, but no node of the cluster has as many: "
+            "CPUs and GPUs are 4 and 0, 2 and 1"
+        )
+    assert "CPUs and GPUs are none" in _too_large([], 1, 0.0)
+
+
+@pytest.mark.slow
+def test_a_run_larger_than_every_node_does_not_wait_for_ever(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        cluster.add_node(num_cpus=1)
+    try:
+        where = ExecutorOptions(executor="ray", address=cluster.address, cpus_per_run=2)
+        with pytest.raises(ConfigError, match="cpus_per_run is 2 and gpus_per_run 0, but no node"):
+            run_sweep(CONFIGS, RunOptions(runs=tmp_path), where)
+    finally:
+        cluster.shutdown()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1"])

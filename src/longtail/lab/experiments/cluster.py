@@ -61,6 +61,9 @@ class RayExecutor:
         )
         self.pending: dict[Any, tuple[Task, RunConfig]] = {}
         self._connect(where.address)
+        if problem := _too_large(self.ray.nodes(), self.cpus, self.gpus):
+            ray.shutdown()
+            raise ConfigError(problem)
         self.remote = ray.remote(
             num_cpus=self.cpus, num_gpus=self.gpus, max_retries=ATTEMPTS - 1, max_calls=0, retry_exceptions=False
         )(_perform)
@@ -134,6 +137,21 @@ class RayExecutor:
             return Outcome("interrupted", "it was cancelled")
         except exceptions.RayError as error:
             return Outcome("failed", " ".join(str(error).split())[:300])
+
+
+def _too_large(nodes: list[dict[str, Any]], cpus: float, gpus: float) -> str | None:
+    """Why a run would wait for ever, if it would: it is on one node, whatever all of them have together."""
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    rooms = [(each.get("CPU", 0.0), each.get("GPU", 0.0)) for each in alive]
+    if any(cpus <= most_cpus and gpus <= most_gpus for most_cpus, most_gpus in rooms):
+        return None
+    found = ", ".join(
+        f"{most_cpus:g} and {most_gpus:g}" for most_cpus, most_gpus in sorted(set(rooms), reverse=True)[:3]
+    )
+    return (
+        f"cpus_per_run is {cpus:g} and gpus_per_run {gpus:g}, but no node of the cluster has as many: "
+        f"CPUs and GPUs are {found or 'none'}"
+    )
 
 
 def _perform(task: Task, config: str, options: str, threads: int, folder: str) -> dict[str, Any]:
