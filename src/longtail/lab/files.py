@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["Cache", "atomic_file", "cache_folder", "write_atomically"]
+__all__ = ["Cache", "atomic_file", "cache_folder", "check_writable", "write_atomically"]
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -43,6 +43,21 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written into, before hours go into what is to be in it.
+
+    Example:
+        >>> check_writable(Path(os.devnull) / "runs")
+        Traceback (most recent call last):
+        NotADirectoryError: [Errno 20] Not a folder: '/dev/null'
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "Not a folder", str(there))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "Nothing can be written into it", str(there))
 
 
 def _umask() -> int:

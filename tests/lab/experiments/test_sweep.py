@@ -1,14 +1,18 @@
 """Sweeps on this machine: each run once, whatever happens to the processes."""
 
+import importlib
+import io
 import json
 import os
 import signal
 
 import pytest
+from rich.console import Console
 
 from longtail.lab.config import ConfigError, DataConfig, RunOptions
 from longtail.lab.experiments import ExecutorOptions, local, run_sweep
 from longtail.lab.experiments.local import LocalExecutor
+from longtail.lab.experiments.task import Outcome
 from longtail.lab.training import RunFolder
 from tests.lab.experiments.sweeps import (
     BALANCED,
@@ -24,6 +28,7 @@ from tests.lab.experiments.sweeps import (
     weights,
 )
 
+sweep = importlib.import_module(run_sweep.__module__)
 CONFIGS = [small(loss, seed) for loss in (PLAIN, BALANCED) for seed in range(2)]
 LONG = [small(BALANCED, seed, epochs=24) for seed in range(2)]
 
@@ -135,6 +140,47 @@ def test_two_sweeps_over_one_folder_share_the_work(tmp_path):
         assert [run["status"] for run in json.loads(out)["runs"]] == ["complete"] * 4
     configs = [small(BALANCED, seed, epochs=10) for seed in range(4)]
     assert [starts(tmp_path / "runs", config) for config in configs] == [1] * 4
+
+
+class Busy:
+    """An executor whose runs another process has, at first."""
+
+    slots = 1
+
+    def __init__(self, runs):
+        self.runs, self.asked, self.queue = runs, 0, []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def submit(self, task, config):
+        self.queue.append((task, config))
+
+    def wait(self, seconds):
+        finished, self.queue = self.queue, []
+        self.asked += len(finished)
+        kind = "busy" if self.asked <= 4 else "done"
+        return [(*each, Outcome(kind, value={"error": 5.0, "seconds": 1.0})) for each in finished]
+
+
+def test_plain_output_says_once_that_a_run_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(sweep, "make_executor", lambda where, options: Busy(options.runs))
+    said = io.StringIO()
+    run_sweep(CONFIGS[:2], RunOptions(runs=tmp_path), console=Console(file=said, width=200))
+    first, *done = said.getvalue().splitlines()
+    assert first == f"{CONFIGS[0].run_id} is in use by another process: this one waits for it"
+    assert [line.split()[0] for line in done] == ["1/2", "2/2"]
+
+
+def test_a_folder_of_runs_that_cannot_be_is_refused_before_anything_starts(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError) as error:
+        run_sweep(CONFIGS, RunOptions(runs=tmp_path / "file" / "x"))
+    assert error.value.filename == str(tmp_path / "file")
 
 
 def test_the_end_says_which_runs_failed(tmp_path):

@@ -1,5 +1,6 @@
 """Tuning: what it tries, what it gives up, and what it never looks at."""
 
+import io
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, RunOptions
 from longtail.lab.data import FoldOptions, SubsetOptions
@@ -164,6 +166,30 @@ def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
         assert (each.loss.gamma is not None) == (each.loss.loss == "focal")
         assert each.loss.gamma is None or 0 <= each.loss.gamma <= 3
     assert 100 <= 1 / (1 - result.winner.loss.beta) <= 10_000
+
+
+def test_it_is_said_once_that_runs_of_another_process_are_waited_for(tmp_path, monkeypatch):
+    class Shared(Scored):
+        """Another process has each run when it is asked for first."""
+
+        def wait(self, seconds):
+            for task, config in self.queue[:1]:
+                if config not in asked:
+                    asked.add(config)
+                    del self.queue[0]
+                    return [(task, config, Outcome("busy"))]
+            return super().wait(seconds)
+
+    asked = set()
+    options = RunOptions(runs=tmp_path)
+    module = sys.modules[tune.__module__]
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(module, "make_executor", lambda where, options: Shared(options, noisy(by_beta)))
+    said = io.StringIO()
+    tune(configure, SearchOptions(losses=("softmax",), betas=(0.9,)), options, console=Console(file=said, width=200))
+    waiting = [line for line in said.getvalue().splitlines() if line.startswith("waiting for ")]
+    assert len(waiting) == 1
+    assert waiting[0].endswith(", which is in use by another process")
 
 
 def test_again_nothing_is_searched(scored):

@@ -16,6 +16,7 @@ from rich.text import Text
 from longtail.lab.config import DataConfig, RunConfig, RunOptions
 from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_executor
 from longtail.lab.experiments.task import Outcome, Speeds, estimated_seconds
+from longtail.lab.files import check_writable
 from longtail.lab.training import Interrupted, RunFolder, TrainingError, open_data, stop_signals
 
 __all__ = ["SweepResult", "duration", "estimate", "run_sweep"]
@@ -65,6 +66,7 @@ def run_sweep(
     missing = deque(config for config in wanted if not folders[config].result_file.exists())
     if not missing:
         return result
+    check_writable(options.runs)
     if where.executor == "local":
         # Data that cannot be opened is one error, and not one of each run.
         for config in {config.data.data: config for config in missing}.values():
@@ -92,6 +94,7 @@ def run_sweep(
                 in_flight.remove(config)
                 if outcome.kind == "busy":
                     elsewhere.append(config)
+                    display.waits_for(config)
                 elif outcome.kind == "interrupted":  # by somebody else, from outside
                     missing.append(config)
                 else:
@@ -113,6 +116,7 @@ class _Display:
         self.seconds: list[float] = []
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
         self.last = ""
+        self.waits = False
 
     def __enter__(self) -> Self:
         if self.result.done:
@@ -137,6 +141,12 @@ class _Display:
         self.last = f"{number}/{self.total} {config.run_id}: {said}"
         if outcome.kind == "failed" or not self.console.is_terminal:
             self._say(self.last)
+
+    def waits_for(self, config: RunConfig) -> None:
+        """Another process has a run; a table of progress shows how many there are."""
+        if not self.waits and not self.console.is_terminal:
+            self._say(f"{config.run_id} is in use by another process: this one waits for it")
+        self.waits = True
 
     def settled(self, folder: RunFolder, config: RunConfig, began: float) -> bool:
         """Whether the process that had the run has brought it to an end."""

@@ -138,6 +138,8 @@ class _Tuning:
     console: Console
     open: dict[RunConfig, tuple[optuna.Trial, Candidate]] = field(default_factory=dict)
     """What this process has submitted."""
+    waits: bool = False
+    """Whether it was said that another process has something that this one waits for."""
 
     def run(self, check: Callable[[], None]) -> None:
         """Try losses until there is none left to try, in this process or in others."""
@@ -150,10 +152,13 @@ class _Tuning:
             if not self.open:
                 if not self.journal.is_busy():
                     return
+                self._wait_for("what another process is trying")
                 time.sleep(AGAIN_SECONDS)
             for _, config, outcome in self.executor.wait(0.5):
                 if outcome.kind in ("busy", "interrupted"):
                     waiting.append(config)
+                    if outcome.kind == "busy":
+                        self._wait_for(f"{config.run_id}, which is in use by another process")
                     continue
                 self._finished(config, outcome)
             if waiting and time.monotonic() - asked > AGAIN_SECONDS:
@@ -180,6 +185,7 @@ class _Tuning:
             if any(outcome.kind == "done" for outcome in outcomes):
                 break
             if outcomes:  # another process has it
+                self._wait_for(f"{winner.run_id}, which is in use by another process")
                 time.sleep(AGAIN_SECONDS)
                 self.executor.submit("train", winner)
         found = RunFolder(self.options.runs / winner.run_id).result()
@@ -194,6 +200,11 @@ class _Tuning:
         )
         self._write(result)
         return result
+
+    def _wait_for(self, what: str) -> None:
+        if not self.waits:
+            self.console.print(f"waiting for {what}", soft_wrap=True)
+        self.waits = True
 
     def _submit(self, trial: optuna.Trial, candidate: Candidate) -> None:
         config = _fold_run(self.configure(candidate.loss), len(candidate.scores), self.folds)
