@@ -62,9 +62,11 @@ def shortest(value: object) -> str:
     """A value as a person would write it, if that is the same number.
 
     Example:
-        >>> shortest(50.0), shortest(0.9999999)
-        ('50', '0.9999999')
+        >>> shortest(50.0), shortest(0.9999999), shortest((160.0, 180.0))
+        ('50', '0.9999999', '160 180')
     """
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(shortest, value))
     short = f"{value:g}" if isinstance(value, float) else str(value)
     return short if not isinstance(value, float) or float(short) == value else repr(value)
 

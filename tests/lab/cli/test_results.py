@@ -8,7 +8,7 @@ import tyro
 from tyro.conf import DisallowNone
 
 from longtail.lab.cli.results import results_command
-from longtail.lab.config import ConfigError, LossConfig
+from longtail.lab.config import ConfigError, LossConfig, with_values
 from longtail.lab.recipes import cifar
 from tests.lab.experiments.test_results import FOCAL, PLAIN, PLAIN_FOCAL, run_of, write_run
 
@@ -83,6 +83,14 @@ def test_what_is_not_complete_is_named_on_standard_error_and_not_counted(runs, c
     assert printed.splitlines()[3].split()[1] == "3"
     (alone,) = run(capsys, folder).err.splitlines()
     assert alone == f"failed: {folder.name}: [red] disk full"
+
+
+def test_numbers_that_look_alike_are_shown_in_full(tmp_path, capsys):
+    for momentum in (0.9999999, 0.99999999):
+        write_run(tmp_path, with_values(run_of(FOCAL), {"momentum": momentum}))
+    _, header, *rows = run(capsys, tmp_path).out.splitlines()
+    assert header.split()[0] == "momentum"
+    assert [row.split()[0] for row in rows[:2]] == ["0.9999999", "0.99999999"]
 
 
 def test_searches_are_no_damaged_runs_and_it_is_said_where_theirs_are(tmp_path, capsys, monkeypatch):

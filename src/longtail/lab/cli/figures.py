@@ -164,7 +164,7 @@ def _chosen(frame: DataFrame, runs: Path, dataset: str | None, only: Sequence[st
 def _matches(value: object, text: str) -> bool:
     """Whether a value of a configuration is what was typed; a list is typed with blanks, what is missing as none."""
     if isinstance(value, tuple):
-        return " ".join(f"{part:g}" for part in value) == text
+        return shortest(value) == text
     if value is None or str(value) in ("nan", "<NA>"):
         return text == "none"
     if isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -11,6 +11,7 @@ from rich.text import Text
 from tyro.conf import Positional, arg
 
 from longtail.lab.cli.output import AsJson, console, print_json, progress
+from longtail.lab.config import shortest
 from longtail.lab.data import GROUPS
 
 if TYPE_CHECKING:
@@ -135,9 +136,7 @@ def _titled(name: str, value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(_shown(part) for part in value)
-    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return "-" if value is None else shortest(value)
 
 
 def _number(value: float | None, form: str = ".2f") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
-from longtail.lab.config import ConfigError, RunConfig
+from longtail.lab.config import ConfigError, RunConfig, field_places
 from longtail.lab.experiments.published import published
 from longtail.lab.files import write_atomically
 from longtail.lab.training.run_folder import RunFolder
@@ -61,6 +62,8 @@ def _leaves(kind: Any) -> Iterator[tuple[str, type]]:
 
 
 CONFIGURATION = {name: DTYPES.get(kind, "str") for name, kind in _leaves(RunConfig)}
+
+PLACES = field_places()
 
 SETTING = (*(name for name in CONFIGURATION if name not in ("seed", "head_of")), "head_from")
 """Columns that are the same in runs that differ by their seed alone, or by that of the run that the network is from."""
@@ -228,14 +231,8 @@ def _line(text: object) -> str:
 
 def _values(config: Any) -> dict[str, Any]:
     """The values of a configuration by the names of their flags."""
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            values |= _values(value)
-        else:
-            values[field.name] = str(value) if isinstance(value, Path) else value
-    return values
+    values = {name: functools.reduce(getattr, place, config) for name, place in PLACES.items()}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longtail.lab.config import ConfigError
+from longtail.lab.config import ConfigError, shortest
 from longtail.lab.data import GROUPS
 from longtail.lab.experiments.aggregate import deltas, summarize_results
 from longtail.lab.experiments.results import (
@@ -369,9 +369,7 @@ def _sortable(value: Any) -> tuple[bool, Any]:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_shown, value))
-    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return "–" if value is None else shortest(value)
 
 
 def _value(value: Any) -> Cell:

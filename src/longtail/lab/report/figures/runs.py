@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from longtail.lab.config import ConfigError
+from longtail.lab.config import ConfigError, shortest
 from longtail.lab.experiments.results import SETTING
 from longtail.lab.report.theme import PLAIN, beta_name
 from longtail.lab.training.run_folder import RunFolder
@@ -74,11 +74,7 @@ def _refuse_several(runs: pd.DataFrame, column: str) -> None:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, tuple):
-        return " ".join(map(_shown, value))
-    if pd.isna(value):
-        return "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "none" if not isinstance(value, tuple) and pd.isna(value) else shortest(value)
 
 
 def _loss_name(loss: str, gamma: float) -> str:
