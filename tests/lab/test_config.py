@@ -23,6 +23,7 @@ from longtail.lab.recipes import RECIPES, cifar, default_recipe, large
 losses = st.one_of(
     st.builds(LossConfig, loss=st.sampled_from(["softmax", "sigmoid"]), beta=st.floats(0, 1)),
     st.builds(LossConfig, loss=st.just("focal"), gamma=st.floats(0, 5), beta=st.none() | st.floats(0, 1)),
+    st.builds(LossConfig, betas=st.lists(st.floats(0, 1), min_size=1, max_size=4).map(tuple)),
     st.builds(LossConfig, weighting=st.sampled_from(["inverse", "inverse_sqrt", "uniform"])),
 )
 configs = st.builds(
@@ -63,6 +64,7 @@ def test_a_whole_number_is_the_same_as_the_float():
     whole, broken = (RunConfig(data=DataConfig(subset=SubsetOptions(imbalance=value))) for value in (50, 50.0))
     assert whole.run_id == broken.run_id
     assert LossConfig(beta=1).label == LossConfig(beta=1.0).label
+    assert RunConfig(loss=LossConfig(betas=(0, 1))).run_id == RunConfig(loss=LossConfig(betas=(0.0, 1.0))).run_id
 
 
 def test_what_is_not_given_is_the_default_and_has_its_id():
@@ -224,6 +226,7 @@ def other_value(name, value):
         "model": "resnet8",
         "precision": "bf16-mixed",
         "milestones": [1.0],
+        "betas": [0.5],
         "test_data": "elsewhere",
         "image_root": "elsewhere",
         "imbalance": 50.0,

@@ -476,6 +476,7 @@ def _encode(value: Any) -> Any:
     for item in dataclasses.fields(value):
         content = getattr(value, item.name)
         is_float = float in (kinds[item.name], *get_args(kinds[item.name]))
+        content = tuple(map(float, content)) if is_float and isinstance(content, tuple) else content
         encoded[item.name] = float(content) if is_float and isinstance(content, int) else _encode(content)
     return encoded
 

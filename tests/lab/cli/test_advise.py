@@ -1,0 +1,99 @@
+"""``longtail advise``, and training with a β for each class."""
+
+import json
+
+import numpy as np
+import pytest
+
+from longtail.lab.config import LossConfig
+from longtail.lab.experiments import expand, load_results
+from longtail.lab.experiments.aggregate import deltas
+from longtail.lab.training import RunFolder
+from longtail.lab.training.build import build_loss
+from longtail.weights import class_weights, effective_number
+from tests.lab.cli.test_train import run
+from tests.lab.training.runs import small_config
+
+DIGITS = ["advise", "--data", "digits", "--imbalance", "20"]
+BETAS = (0.9, 0.99, 0.5, 0, 1, 0.9, 0.9, 0.9, 0.999, 0.99)
+
+
+def test_json_has_all_that_is_said_of_a_class(capsys):
+    printed, error, code = run(capsys, *DIGITS, "--quantile", "0.2", "--json")
+    assert code == 0, error
+    content = json.loads(printed)
+    rows = content["classes"]
+    counts = [row["images"] for row in rows]
+    assert [row["class"] for row in rows] == list("0123456789")
+    assert content["beta"] == pytest.approx(1 - 1 / content["prototypes"], abs=1e-3)
+    for row in rows:
+        assert row["effective_number"] == pytest.approx(float(effective_number(row["images"], row["beta_shrunken"])))
+        assert row["prototypes"] is None or row["prototypes_low"] <= row["prototypes"]
+    weights = [row["weight_of_one_beta"] for row in rows]
+    assert weights == pytest.approx(class_weights(counts, beta=content["beta"]).tolist())
+    assert content["command"].startswith("longtail train --data digits ")
+    assert f"--beta {content['beta']:g}" in content["command"]
+
+
+def test_the_table_ends_with_commands_that_train(capsys, tmp_path):
+    printed, error, code = run(capsys, *DIGITS, "--quantile", "0.2", "-o", tmp_path / "classes.svg")
+    assert code == 0, error
+    assert (tmp_path / "classes.svg").read_text().startswith("<svg")
+    assert "95% interval" in printed
+    commands = [line for line in printed.splitlines() if line.startswith("longtail train ")]
+    assert len(commands) == 2
+    for command in commands:
+        words = [*command.split()[1:], "--epochs", "1", "--model", "resnet8", "--runs", str(tmp_path / "runs")]
+        _, error, code = run(capsys, *words, "--accelerator", "cpu")
+        assert code == 0, error
+    betas = {len(RunFolder(path).config().loss.betas) for path in (tmp_path / "runs").iterdir()}
+    assert betas == {0, 10}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["advise"], "which data?"),
+        ([*DIGITS, "--quantile", "2"], "quantile must be in [0, 1], got 2"),
+        ([*DIGITS, "-o", "classes.gif"], "unknown format 'gif'"),
+        ([*DIGITS, "--run", "nowhere"], "nowhere does not exist"),
+        (["train", "--data", "digits", "--betas", "0.9", "2"], "betas must be in [0, 1], got 2"),
+        (["train", "--data", "digits", "--betas", "0.9", "--beta", "0.9"], "beta 0.9 would do nothing: betas gives"),
+        (["train", "--data", "digits", "--betas", "0.9", "--weighting", "inverse"], "betas would do nothing"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(capsys, words, message):
+    _, error, code = run(capsys, *words)
+    assert code == 2
+    assert message in error
+
+
+def test_betas_of_another_number_of_classes_are_refused(capsys, tmp_path):
+    words = ["train", "--data", "digits", "--betas", "0.9", "0.99", "--model", "resnet8", "--runs", tmp_path]
+    _, error, code = run(capsys, *words)
+    assert (code, error.strip().splitlines()[-1]) == (2, "error: betas has 2 values, but digits has 10 classes")
+
+
+def test_a_loss_with_betas_has_their_weights():
+    counts = np.arange(10, 110, 10)
+    loss = build_loss(small_config(loss=LossConfig(betas=BETAS)), counts)
+    assert loss.class_weight.numpy() == pytest.approx(class_weights(counts, beta=BETAS), rel=1e-6)
+    assert small_config(loss=LossConfig(betas=BETAS)).loss.label == "softmax_betas"
+
+
+def test_a_sweep_takes_one_list_of_betas_or_several(tmp_path):
+    one = expand({"betas": list(BETAS), "seed": [0, 1]})
+    assert [config.loss.betas for config in one] == [BETAS, BETAS]
+    several = expand({"betas": [list(BETAS), [0.5] * 10]})
+    assert len({config.run_id for config in several}) == 2
+    mixed = expand({"betas": list(BETAS), "weighting": ["effective", "uniform"]})
+    assert [config.loss.label for config in mixed] == ["softmax_betas", "softmax"]
+
+
+def test_results_of_betas_are_compared_with_the_plain_loss(tmp_path):
+    from tests.lab.experiments.test_results import run_of, write_run
+
+    for loss, error in ((LossConfig(betas=BETAS), 20.0), (LossConfig(weighting="uniform"), 25.0)):
+        write_run(tmp_path, run_of(loss), error=error)
+    table = deltas(load_results(tmp_path))
+    assert table[["label", "error_delta"]].values.tolist() == [["softmax_betas", -5.0]]
