@@ -34,6 +34,7 @@ bench: .venv/installed-bench ## speed and memory beside the peers, into results/
 	$(BIN)/python -m benchmarks.data --output results/bench
 	$(BIN)/python -m benchmarks.training --output results/bench
 	$(BIN)/python -m benchmarks.experiments --output results/bench
+	$(BIN)/python -m benchmarks.prototypes --output results/bench
 
 bench-tuning: .venv/installed ## what pruning saves in tuning: half an hour
 	$(BIN)/python -m benchmarks.tuning --output results/bench

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -80,19 +81,20 @@ def report(results: Result) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for row in results["advice"]:
-        alone = median([each["alone"] / each["images"] for each in row["classes"]])
-        growth = median([float("inf") if each["growth"] is None else each["growth"] for each in row["classes"]])
+        alone = statistics.median([each["alone"] / each["images"] for each in row["classes"]])
+        growth = statistics.median(
+            [float("inf") if each["growth"] is None else each["growth"] for each in row["classes"]]
+        )
         features = "pixels" if row["network"] is None else f"`{row['network']}`"
-        typical = "∞" if row["prototypes"] is None else f"{row['prototypes']:,.3g}"
         lines.append(
             f"| {row['name']} {row['flags'].removeprefix('--')} | {features} | {row['quantile']:g} | {alone:.1%} | "
-            f"{typical} | {row['beta']:.6g} | {growth:,.3g} |"
+            f"{shown(row['prototypes'])} | {row['beta']:.6g} | {shown(growth)} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
+def shown(value: float | None) -> str:
+    return "∞" if value in (None, float("inf")) else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 if __name__ == "__main__":
