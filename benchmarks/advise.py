@@ -44,7 +44,8 @@ def main() -> None:
     results: Result = {"settings": circumstances(), "advice": advice}
     text = report(results)
     options.output.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    lines = ",\n  ".join(json.dumps(rounded(row), ensure_ascii=False) for row in advice)
+    record.write_text(f'{{"settings": {json.dumps(results["settings"])},\n "advice": [\n  {lines}\n]}}\n')
     (options.output / "advise.md").write_text(text)
     print(text, end="")
 
@@ -66,6 +67,15 @@ def ask(name: str, flags: str, quantile: float, run: Path | None) -> Result:
     command += [] if run is None else ["--run", str(run)]
     asked = subprocess.run([sys.executable, "-P", "-m", "longtail.lab", *command], capture_output=True, check=True)
     return {"name": name, "flags": flags, "network": run and run.name, **json.loads(asked.stdout)}
+
+
+def rounded(value: Any) -> Any:
+    """With six digits, or three of what is missing to 1, and one line a row: the record stays small."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if value < 0.9 or value > 1 else value
+    if isinstance(value, dict):
+        return {name: rounded(part) for name, part in value.items()}
+    return [rounded(part) for part in value] if isinstance(value, list) else value
 
 
 def report(results: Result) -> str:

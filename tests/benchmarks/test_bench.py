@@ -38,6 +38,17 @@ def test_a_quick_run_of_the_data_benchmark_has_every_row(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_quick_run_of_the_prototypes_benchmark_has_every_row(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.prototypes", "--quick", "--output", str(tmp_path)]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert printed == (tmp_path / "prototypes.md").read_text()
+    results = json.loads((tmp_path / "prototypes.json").read_text())
+    assert (len(results["coverage"]), len(results["unequal"])) == (24, 4)
+    assert all(row["alone"] > 0.9 and row["volume"] > 0.9 for row in results["coverage"])
+    assert results["cost"]["all are near"]["seconds"] > 0
+
+
+@pytest.mark.slow
 def test_a_quick_run_of_the_training_benchmark_has_every_row(tmp_path):
     command = [sys.executable, "-m", "benchmarks.training", "--quick", "--output", str(tmp_path)]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
