@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longtail import effective_number
+from longtail import effective_number, long_tailed_counts
 from longtail._neighbours import count_neighbours
 from longtail.prototypes import _from_alone, _from_volume, estimate_prototypes
 
@@ -133,6 +133,26 @@ def test_classes_that_know_keep_what_they_know():
     estimate = estimate_prototypes(features, labels, radius=0.5)
     assert estimate.shrunken == pytest.approx(estimate.prototypes, rel=0.1)
     assert 300 < estimate.pooled < 800
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0])
+def test_shrunken_estimates_are_nearer_to_the_truth(spread):
+    """Than each class's own, and than one for all; 100 classes, of which a part says nothing by itself."""
+    draw = np.random.default_rng(1)
+    truth = np.exp(np.log(300) + spread * draw.normal(size=100)).round().clip(2)
+    counts = long_tailed_counts(500, 100, 50)
+    labels = np.repeat(np.arange(100), counts)
+    features = draw.integers(truth[labels].astype(np.int64))[:, None]
+    estimate = estimate_prototypes(features, labels, radius=0.5)
+    told = np.isfinite(estimate.prototypes)
+
+    def error(values, where=np.full(100, True)):
+        return np.sqrt(np.mean(np.log(values / truth)[where] ** 2))
+
+    assert 0 < (~told).sum() < 50
+    assert error(estimate.shrunken, told) < 0.75 * error(estimate.prototypes, told)
+    assert error(estimate.shrunken) < 0.75 * error(np.full(100, estimate.pooled))
+    assert 200 < estimate.pooled < 450
 
 
 @settings(max_examples=30, deadline=None)
