@@ -348,9 +348,9 @@ class RunConfig(Setting):
 
     @property
     def label(self) -> str:
-        """That of the loss, and whether its weights come late: ``softmax_0.9999_drw``."""
-        late, span = self.optimizer.defer_reweighting, self.optimizer.anneal_beta
-        return self.loss.label + ("_drw" if late is not None else "") + ("_annealed" if span is not None else "")
+        """That of the loss, and when its weights come: ``softmax_0.9999_drw160`` begins in epoch 160."""
+        when = {"drw": self.optimizer.defer_reweighting, "annealed": self.optimizer.anneal_beta}
+        return "_".join([self.loss.label, *(f"{name}{value:g}" for name, value in when.items() if value is not None)])
 
     def is_tested_after(self, epochs: int) -> bool:
         """Whether there is a test after so many epochs."""

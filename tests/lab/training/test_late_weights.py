@@ -13,6 +13,7 @@ from longtail.lab.config import ConfigError, DataConfig, LossConfig, OptimizerCo
 from longtail.lab.experiments import expand, load_results, published
 from longtail.lab.experiments.aggregate import deltas, summarize_results
 from longtail.lab.recipes import cifar, scaled, train_command
+from longtail.lab.report.figures.runs import one_experiment
 from longtail.lab.training import RunFolder, loop, train
 from longtail.schedules import AnnealedReweighting, DeferredReweighting
 from tests.lab.experiments.test_results import PLAIN, run_of, write_run
@@ -42,12 +43,12 @@ def configured(monkeypatch):
 def test_the_epoch_is_one_of_the_recipe_however_many_there_are(configured):
     config = configured("train", "--data", "digits", "--epochs", "20", "--defer-reweighting", "160", "--beta", "0.9999")
     assert (config.optimizer.defer_reweighting, config.optimizer.milestones) == (16.0, (16.0, 18.0))
-    assert config.run_id.startswith("digits-resnet32-softmax_0.9999_drw-s0-")
+    assert config.run_id.startswith("digits-resnet32-softmax_0.9999_drw16-s0-")
     (swept,) = expand({"data": "digits", "epochs": 20, "defer_reweighting": 160, "beta": 0.9999})
     assert swept == config
     whole = configured("train", "--data", "digits", "--defer_reweighting=160", "--anneal-beta", "20")
     assert (whole.optimizer.defer_reweighting, whole.optimizer.anneal_beta) == (160.0, 20.0)
-    assert whole.label == "softmax_0.999_drw_annealed"
+    assert whole.label == "softmax_0.999_drw160_annealed20"
     assert scaled(whole.optimizer, 20).anneal_beta == 2.0
 
 
@@ -100,7 +101,7 @@ def test_what_would_do_nothing_or_never_begin_is_refused(loss, optimizer, messag
 
 def test_a_sweep_leaves_plain_losses_plain():
     runs = expand({"weighting": ["uniform", "inverse", "effective"], "defer_reweighting": 100, "anneal_beta": 20})
-    assert [run.label for run in runs] == ["softmax", "softmax_inverse_drw", "softmax_0.999_drw_annealed"]
+    assert [run.label for run in runs] == ["softmax", "softmax_inverse_drw100", "softmax_0.999_drw100_annealed20"]
     assert len(expand({"defer_reweighting": [None, 100], "beta": [0, 0.9]})) == 3
     with pytest.raises(ConfigError, match="anneal_beta would do nothing in any of these runs"):
         expand({"weighting": "inverse", "anneal_beta": 20})
@@ -162,9 +163,11 @@ def test_results_keep_late_weights_apart_and_compare_them_with_the_plain_loss(tm
         write_run(tmp_path, run_of(balanced, seed=seed, optimizer=late), error=25.0)
     frame = load_results(tmp_path)
     found = summarize_results(frame).set_index("label")
-    assert found["n"].to_dict() == {"softmax": 2, "softmax_0.99": 2, "softmax_0.99_drw": 2}
+    assert found["n"].to_dict() == {"softmax": 2, "softmax_0.99": 2, "softmax_0.99_drw160": 2}
+    terms = one_experiment(frame)["term"].drop_duplicates().tolist()
+    assert terms == ["without the term", "β 0.99", "β 0.99, from epoch 160"]
     changes = deltas(frame).set_index("label")
-    assert changes["error_delta"].to_dict() == {"softmax_0.99": -2.0, "softmax_0.99_drw": -5.0}
+    assert changes["error_delta"].to_dict() == {"softmax_0.99": -2.0, "softmax_0.99_drw160": -5.0}
     assert changes["pairs"].tolist() == [2, 2]
 
 

@@ -40,7 +40,7 @@ __all__ = [
     "setting_table",
 ]
 
-LOSS = ("loss", "weighting", "beta", "betas", "gamma", "normalize")
+LOSS = ("loss", "weighting", "beta", "betas", "gamma", "normalize", "defer_reweighting", "anneal_beta")
 MOST_CLASSES = 200
 """Rows of a table of classes, so that a page about thousands of classes stays small."""
 

@@ -77,6 +77,7 @@ def _with_and_without(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs of losses that were trained both with the term and without it."""
     plain = runs["weighting"] == "uniform"
     with_term = (runs["weighting"] == "effective") & (runs["normalize"] == "classes") & runs["beta"].notna()
+    with_term &= runs["defer_reweighting"].isna() & runs["anneal_beta"].isna()
     runs = runs[(plain | with_term) & runs["error"].notna()]
     names = [set(runs.loc[runs["weighting"] == kind, "loss_name"]) for kind in ("uniform", "effective")]
     chosen = runs[runs["loss_name"].isin(names[0] & names[1])].reset_index(drop=True)

@@ -15,7 +15,8 @@ from longtail.losses import LOSSES
 
 __all__ = ["about", "best_pair", "choice_said", "load_epochs", "one_experiment", "seeds_said", "series"]
 
-OF_LOSS = ("loss", "weighting", "beta", "betas", "gamma", "normalize")
+OF_LOSS = ("loss", "weighting", "beta", "betas", "gamma", "normalize", "defer_reweighting", "anneal_beta")
+OF_TERM = ("weighting", "beta", "betas", "normalize", "defer_reweighting", "anneal_beta")
 SCHEMES = ("uniform", "effective", "inverse_sqrt", "inverse")
 # A loss may be trained with a rate of its own, as the paper does on large data.
 FREE = (*OF_LOSS, "learning_rate")
@@ -48,7 +49,7 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
         _refuse_several(twice, "learning_rate")
     runs = runs.assign(
         loss_name=[_loss_name(loss, gamma) for loss, gamma in zip(runs["loss"], runs["gamma"], strict=True)],
-        term=[_term(*values) for values in zip(runs["weighting"], runs["beta"], runs["normalize"], strict=True)],
+        term=[_term(*values) for values in zip(*(runs[name] for name in OF_TERM), strict=True)],
     )
     kinds = list(LOSSES)
     ranks = pd.DataFrame(
@@ -57,6 +58,7 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
             "gamma": runs["gamma"].fillna(-1),
             "weighting": runs["weighting"].map(SCHEMES.index),
             "beta": runs["beta"].fillna(-1),
+            **{name: runs[name].fillna(-1) for name in ("defer_reweighting", "anneal_beta")},
             "normalize": runs["normalize"],
             "seed": runs["seed"],
         }
@@ -81,8 +83,8 @@ def _loss_name(loss: str, gamma: float) -> str:
     return loss if pd.isna(gamma) else f"{loss}, γ {gamma:g}"
 
 
-def _term(weighting: str, beta: float, normalize: str) -> str:
-    """What the term is; how weights are scaled is told where it is not as in the paper."""
+def _term(weighting: str, beta: float, normalize: str, late: float, span: float) -> str:
+    """What the term is; how weights are scaled, and when they begin, is told where it is not as in the paper."""
     if weighting == "uniform":
         return PLAIN
     name = (
@@ -92,7 +94,9 @@ def _term(weighting: str, beta: float, normalize: str) -> str:
         if weighting == "effective"
         else {"inverse": "1/n", "inverse_sqrt": "1/√n"}[weighting] + " weights"
     )
-    return name if normalize == "classes" else f"{name}, per sample"
+    name += "" if normalize == "classes" else ", per sample"
+    name += "" if pd.isna(late) else f", from epoch {late:g}"
+    return name + ("" if pd.isna(span) else f", over {span:g} epochs")
 
 
 def series(runs: pd.DataFrame) -> list[str]:
