@@ -12,6 +12,7 @@ from torch import nn
 from longtail import ClassBalanced, ClassBalancedLoss, SoftmaxCrossEntropy, class_weights
 from longtail.schedules import AnnealedReweighting, DeferredReweighting
 from tests.loss_table import batch, every_loss
+from tests.test_traps import Recorder
 
 COUNTS = [5000, 700, 90, 12, 3]
 
@@ -72,6 +73,21 @@ def test_it_follows_to_and_can_be_copied():
     twin = copy.deepcopy(criterion)
     twin.set_epoch(1)
     assert criterion.class_weight.tolist() == [1] * 5 != twin.class_weight.tolist()
+
+
+def test_a_step_does_nothing_but_the_loss():
+    weighted = ClassBalancedLoss(COUNTS, "focal")
+    logits, target, _ = batch(dtype=torch.float32)
+    seen = []
+    for criterion in (
+        weighted,
+        DeferredReweighting(weighted, 1),
+        AnnealedReweighting(weighted, COUNTS, start=0, end=1),
+    ):
+        with Recorder() as recorder:
+            criterion(logits, target)
+        seen.append(recorder.names)
+    assert seen[0] == seen[1] == seen[2] != []
 
 
 def test_it_is_compiled_once_for_all_epochs():

@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from longtail import ClassBalancedLoss, class_counts, class_weights, effective_number, functional, sample_weights
+from longtail.schedules import DeferredReweighting
 from tests.loss_table import every_loss, every_name
 from tests.reference.losses import weighted_loss
 
@@ -75,6 +76,18 @@ def test_06_resampling_changes_what_a_loader_yields():
     sampler = WeightedRandomSampler(weights, 2000, generator=torch.Generator().manual_seed(0))
     drawn = torch.cat([y for _, y in DataLoader(TensorDataset(labels, labels), batch_size=100, sampler=sampler)])
     assert drawn.float().mean().item() == pytest.approx(0.5, abs=0.05)
+
+
+def test_06_deferred_weights_go_on_for_ever_and_are_class_balanced_ones():
+    """A table of two rows, as LDAM-DRW has it, ends at twice the epoch."""
+    counts = np.array([5000, 500, 50])
+    with pytest.raises(IndexError):
+        [0, 0.9999][320 // 160]
+    criterion = DeferredReweighting(ClassBalancedLoss(counts, beta=0.9999), epoch=160)
+    raw = (1 - 0.9999) / (1 - np.power(0.9999, counts))
+    for epoch in (160, 320, 1000):
+        criterion.set_epoch(epoch)
+        assert criterion.class_weight.tolist() == pytest.approx(raw / raw.sum() * 3)
 
 
 @every_loss

@@ -17,7 +17,7 @@ __all__ = ["AnnealedReweighting", "DeferredReweighting"]
 
 
 class _Reweighting(nn.Module):
-    """A loss with the class weights of the epoch, which :meth:`set_epoch` writes in place: nothing is compiled anew."""
+    """A loss with the class weights of the epoch, which ``set_epoch`` writes in place: nothing is compiled anew."""
 
     class_weight: Tensor
 
@@ -26,10 +26,6 @@ class _Reweighting(nn.Module):
         self.criterion = criterion
         # Not saved: it follows from the epoch. What is saved are the weights of the criterion, which never change.
         self.register_buffer("class_weight", torch.ones_like(like), persistent=False)
-
-    def set_epoch(self, epoch: float) -> None:
-        """Use the weights of an epoch, counted from 0; call it before each one, or before each step with fractions."""
-        raise NotImplementedError
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return what the criterion does, with the weights of the epoch."""
