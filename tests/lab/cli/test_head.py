@@ -89,6 +89,7 @@ def test_rebalance_makes_a_run_for_each_tau_and_one_table(parent, capsys):
         (["retrain", "RUN", "--sync-batch-norm"], "sync_batch_norm would do nothing"),
         (["retrain", "RUN", "--runs", "elsewhere"], "does not exist"),
         (["rebalance", "nowhere", "--method", "tau_norm"], "nowhere does not exist"),
+        (["rebalance", "RUN", "--method", "tau_norm", "--tau"], "which τ? --tau 1"),
         (["rebalance", "RUN", "--method", "tau_norm", "--tau", "-1"], "head_tau must be a finite number >= 0, got -1"),
     ],
 )

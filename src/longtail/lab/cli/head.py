@@ -13,7 +13,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
 from longtail.lab.cli.train import Run, changed, given_flags
-from longtail.lab.config import RunConfig, RunOptions, shortest
+from longtail.lab.config import ConfigError, RunConfig, RunOptions, shortest
 from longtail.lab.data import GROUPS
 from longtail.lab.recipes import rebalanced, retrained
 
@@ -66,9 +66,7 @@ def rebalance_command(
         Literal["tau_norm", "logit_adjustment"],
         arg(help="tau_norm divides the weights of a class by their norm to the τ; logit_adjustment subtracts τ log π."),
     ],
-    tau: Annotated[tuple[float, ...], arg(help="τ, one or several: 0 changes nothing, 1 all that the method can.")] = (
-        1.0,
-    ),
+    tau: Annotated[tuple[float, ...], arg(help="τ, one or several: the larger, the more rare classes gain.")] = (1.0,),
     data_dir: DataDir = None,
     accelerator: Annotated[str, arg(help="cpu, cuda, mps or auto.")] = "auto",
     workers: Annotated[int | None, arg(help="Processes that read image files.")] = None,
@@ -83,6 +81,8 @@ def rebalance_command(
     """
     from longtail.lab.training import train
 
+    if not tau:
+        raise ConfigError("which τ? --tau 1, or several")
     parent = _whole(run)
     options = RunOptions(runs=parent.parent, data_dir=data_dir, accelerator=accelerator, workers=workers)
     configs = [rebalanced(_config(parent), method, each, parent.name) for each in dict.fromkeys(tau)]

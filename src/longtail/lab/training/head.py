@@ -26,6 +26,8 @@ def check_parent(config: RunConfig, runs: Path, dataset: ImageDataset, subset: L
     if head.head_of is None:
         return
     folder = RunFolder(runs / head.head_of)
+    if not folder.path.exists():
+        raise ConfigError(f"{folder.path} does not exist: the run that the network is from must be in the same folder")
     parent = folder.config()
     folder.check_finished()
     for name, place in field_places().items():
