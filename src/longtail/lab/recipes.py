@@ -93,11 +93,13 @@ def retrained(parent: RunConfig, epochs: int = 10, of: str | None = None) -> Run
     Reference:
         Kang et al., *Decoupling Representation and Classifier for Long-Tailed Recognition*, ICLR 2020, section 4.
     """
+    loss = replace(parent.loss, weighting="uniform", beta=None, normalize=LossConfig.normalize)
     return replace(
         parent,
         data=replace(parent.data, sampling="class_balanced", sampling_beta=None),
-        loss=replace(parent.loss, weighting="uniform", beta=None, normalize=LossConfig.normalize),
-        optimizer=replace(scaled(parent.optimizer, epochs), defer_reweighting=None, anneal_beta=None),
+        # Balanced classes need no logit adjustment: without it, that loss is the softmax one.
+        loss=LossConfig(weighting="uniform") if loss.loss == "logit_adjusted" else loss,
+        optimizer=scaled(parent.optimizer, epochs),
         sync_batch_norm=False,
         head=HeadConfig(head_of=of or parent.run_id, head_method="retrain"),
     )
