@@ -40,7 +40,6 @@ __all__ = [
 
 VERSION = 1
 LARGEST = 10**9
-HEAD_METHODS = ("retrain", "tau_norm", "logit_adjustment")
 
 
 class ConfigError(Exception):
@@ -247,6 +246,9 @@ class OptimizerConfig:
         if epoch < self.warmup_epochs:
             return full * epoch / self.warmup_epochs
         return full * self.drop ** sum(epoch >= milestone for milestone in self.milestones)
+
+
+HEAD_METHODS = ("retrain", "tau_norm", "logit_adjustment")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ import functools
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import fields, replace
+from typing import Any, Protocol, TypeVar
 
 from longtail.lab.config import DataConfig, HeadConfig, LossConfig, OptimizerConfig, RunConfig, field_places, shortest
 
@@ -27,6 +27,12 @@ SMALL_IMAGES = ("digits", "cifar10", "cifar20", "cifar100")
 
 LATE = ("defer_reweighting", "anneal_beta")
 """Flags that are in epochs of the recipe, and stretched with the rest of its schedule."""
+
+
+OF_WEIGHTS = ("weighting", "beta", "betas", "normalize", "defer_reweighting", "anneal_beta")
+"""What says how classes are weighted in a loss, and when."""
+
+Part = TypeVar("Part", LossConfig, OptimizerConfig)
 
 
 class Recipe(Protocol):
@@ -93,16 +99,22 @@ def retrained(parent: RunConfig, epochs: int = 10, of: str | None = None) -> Run
     Reference:
         Kang et al., *Decoupling Representation and Classifier for Long-Tailed Recognition*, ICLR 2020, section 4.
     """
-    loss = replace(parent.loss, weighting="uniform", beta=None, normalize=LossConfig.normalize)
+    loss = replace(_without(parent.loss, *OF_WEIGHTS), weighting="uniform", beta=None)
     return replace(
         parent,
         data=replace(parent.data, sampling="class_balanced", sampling_beta=None),
         # Balanced classes need no logit adjustment: without it, that loss is the softmax one.
         loss=LossConfig(weighting="uniform") if loss.loss == "logit_adjusted" else loss,
-        optimizer=scaled(parent.optimizer, epochs),
+        optimizer=scaled(_without(parent.optimizer, *OF_WEIGHTS), epochs),
         sync_batch_norm=False,
         head=HeadConfig(head_of=of or parent.run_id, head_method="retrain"),
     )
+
+
+def _without(config: Part, *names: str) -> Part:
+    """A part of a configuration with some of its fields as they are by default."""
+    kept = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in names}
+    return type(config)(**kept)
 
 
 def rebalanced(parent: RunConfig, method: str, tau: float | None = None, of: str | None = None) -> RunConfig:

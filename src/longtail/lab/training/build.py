@@ -92,12 +92,7 @@ def build_loss(config: RunConfig, counts: IntArray) -> nn.Module:
 def build_optimizer(config: RunConfig, network: CifarResNet | ResNet) -> torch.optim.Optimizer:
     """Stochastic gradient descent, with weight decay where it belongs."""
     optimizer = config.optimizer
-    groups: list[dict[str, Any]] = [
-        {
-            "params": [weight for weight in network.parameters() if weight.requires_grad],
-            "weight_decay": optimizer.weight_decay,
-        }
-    ]
+    groups: list[dict[str, Any]] = [{"params": list(network.parameters()), "weight_decay": optimizer.weight_decay}]
     if config.loss.loss != "softmax" or not optimizer.decay_norms:
         groups = param_groups(network, optimizer.weight_decay, network.fc)
     if not optimizer.decay_norms:
@@ -106,11 +101,12 @@ def build_optimizer(config: RunConfig, network: CifarResNet | ResNet) -> torch.o
             for module in network.modules()
             if isinstance(module, nn.BatchNorm2d)
             for weight in module.parameters()
-            if weight.requires_grad
         ]
         kept = {id(weight) for weight in norms}
         groups[0]["params"] = [weight for weight in groups[0]["params"] if id(weight) not in kept]
         groups[1]["params"] += norms
+    for group in groups:  # all of them, unless only a last layer is trained
+        group["params"] = [weight for weight in group["params"] if weight.requires_grad]
     return torch.optim.SGD(
         groups,
         lr=optimizer.learning_rate_at(0.0),
