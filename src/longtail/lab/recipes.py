@@ -84,12 +84,12 @@ def large(data: DataConfig = DataConfig(), loss: LossConfig = LossConfig(), epoc
 RECIPES: Mapping[str, Recipe] = {"cifar": cifar, "large": large}
 
 
-def retrained(parent: RunConfig, epochs: int = 10, of: str | None = None) -> RunConfig:
+def retrained(parent: RunConfig, epochs: int | None = 10, of: str | None = None) -> RunConfig:
     """A new last layer for a finished run: trained alone, on all classes alike, with the plain loss of the run's kind.
 
     Args:
         parent: what the run is.
-        epochs: of the new layer; the schedule of the run is scaled to them.
+        epochs: of the new layer; the schedule of the run is scaled to them, if there are any.
         of: the name of the run, if it is not its id.
 
     Example:

@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from longtail.lab.config import RunOptions
+from longtail.lab.cli.train import starting_point
+from longtail.lab.config import RunOptions, with_values
 from longtail.lab.training import RunFolder, train
 from tests.lab.cli.test_data import run
 from tests.lab.training.runs import small_config
@@ -106,3 +107,9 @@ def test_a_run_that_is_not_finished_is_refused(parent, capsys):
         printed, error, code = run(capsys, *arguments)
         assert (printed, code, error.count("\n")) == ("", 2, 1)
         assert "is not finished" in error
+
+
+def test_another_sampling_than_that_of_a_file_has_a_beta_of_its_own(tmp_path):
+    (tmp_path / "config.json").write_text(with_values(small_config(), {"sampling": "effective"}).to_json())
+    start = starting_point(["--config", str(tmp_path), "--sampling", "square_root"])
+    assert start == with_values(small_config(), {"sampling": "square_root"})

@@ -12,7 +12,7 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes, arg
 
 from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
-from longtail.lab.cli.train import Run, changed, given_flags
+from longtail.lab.cli.train import Run, starting_point
 from longtail.lab.config import ConfigError, RunConfig, RunOptions, shortest
 from longtail.lab.data import GROUPS
 from longtail.lab.recipes import rebalanced, retrained
@@ -25,10 +25,8 @@ EPOCHS = 10
 def retrain_command(arguments: Sequence[str] | None) -> Callable[..., None]:
     """The command with the defaults that follow from the run that ``arguments`` name."""
     found = _named(arguments or ())
-    start = retrained(RunConfig(), EPOCHS)
-    given = given_flags(arguments)
-    if found and given:
-        start = changed(retrained(_config(found), given.epochs or EPOCHS, found.name), given)
+    base = retrained(_config(found), None, found.name) if found else retrained(RunConfig(), None)
+    start = starting_point(["--epochs", str(EPOCHS), *(arguments or ())], base=base)
 
     def run(
         run: Run,

@@ -25,16 +25,7 @@ from longtail.lab.recipes import LATE, RECIPES, default_recipe, scaled
 if TYPE_CHECKING:
     from longtail.lab.training import LoadedRun
 
-__all__ = [
-    "Run",
-    "changed",
-    "evaluate_command",
-    "given_flags",
-    "predict_command",
-    "starting_point",
-    "train_command",
-    "with_loss",
-]
+__all__ = ["Run", "evaluate_command", "predict_command", "starting_point", "train_command", "with_loss"]
 
 DEFER = "Epoch of the recipe at which the class weights begin: 160 of its 200 are 16 with --epochs 20."
 ANNEAL = "Epochs of the recipe over which β then grows from 0, N = 1/(1-β) by the same factor in each."
@@ -96,28 +87,11 @@ def train_command(arguments: Sequence[str] | None) -> Callable[..., None]:
     return run
 
 
-def starting_point(arguments: Sequence[str] | None, loss: LossConfig | None = None) -> RunConfig:
-    """What the other flags are differences from; with another loss than they name, whatever its weights, if given."""
-    given = given_flags(arguments)
-    if given is None:
-        return RunConfig()
-    if given.config and given.recipe:
-        raise ValueError(f"recipe {given.recipe} would do nothing: all values start from {given.config}")
-    late = {name: value for name in LATE if (value := getattr(given, name)) is not None and loss is None}
-    if given.config:
-        base = with_values(changed(_read_config(Path(given.config)), given), late)
-        return replace(base, optimizer=scaled(base.optimizer, given.epochs))
-    if arguments is not None and not given.data and not {"-h", "--help"} & set(arguments):
-        raise ValueError("which data? --data digits, a name of longtail data list, or a folder of images")
-    data = DataConfig(data=given.data or "digits")
-    recipe = given.recipe or default_recipe(data.data)
-    check_choice("recipe", recipe, tuple(RECIPES))
-    base = with_values(RECIPES[recipe](data, loss or _loss(given, LossConfig())), late)
-    return replace(base, optimizer=scaled(base.optimizer, given.epochs))
-
-
-def given_flags(arguments: Sequence[str] | None) -> argparse.Namespace | None:
-    """Those that others follow from; None if one has no value, which the parser of all flags will say."""
+def starting_point(
+    arguments: Sequence[str] | None, loss: LossConfig | None = None, base: RunConfig | None = None
+) -> RunConfig:
+    """What the other flags are differences from; with another loss than they name, whatever its weights, or
+    in place of a file, if given."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("data", "loss", "weighting", "recipe", "config", "epochs", "sampling"):
         parser.add_argument(f"--{name}")
@@ -125,10 +99,28 @@ def given_flags(arguments: Sequence[str] | None) -> argparse.Namespace | None:
         parser.add_argument(f"--{name.replace('_', '-')}", f"--{name}", type=float)
     try:
         given, _ = parser.parse_known_args(list(arguments or ()))
-    except argparse.ArgumentError:
-        return None
-    given.epochs = (int(given.epochs) if (given.epochs or "").isdecimal() else None) or None
-    return given
+    except argparse.ArgumentError:  # a flag without its value, which the parser of all flags will say
+        return RunConfig()
+    if given.config and given.recipe:
+        raise ValueError(f"recipe {given.recipe} would do nothing: all values start from {given.config}")
+    epochs = int(given.epochs) if (given.epochs or "").isdecimal() else None
+    late = {name: value for name in LATE if (value := getattr(given, name)) is not None and loss is None}
+    if given.config and base is None:
+        base = _read_config(Path(given.config))
+    if base is not None:
+        if given.sampling and given.sampling != base.data.sampling:
+            base = replace(base, data=replace(base.data, sampling=given.sampling, sampling_beta=None))
+        if given.loss or given.weighting:
+            base = with_loss(base, _loss(given, base.loss))
+    else:
+        if arguments is not None and not given.data and not {"-h", "--help"} & set(arguments):
+            raise ValueError("which data? --data digits, a name of longtail data list, or a folder of images")
+        data = DataConfig(data=given.data or "digits")
+        recipe = given.recipe or default_recipe(data.data)
+        check_choice("recipe", recipe, tuple(RECIPES))
+        base = RECIPES[recipe](data, loss or _loss(given, LossConfig()))
+    base = with_values(base, late)
+    return replace(base, optimizer=scaled(base.optimizer, epochs or None))
 
 
 def _read_config(path: Path) -> RunConfig:
@@ -140,13 +132,6 @@ def _read_config(path: Path) -> RunConfig:
         raise ValueError(f"{path} does not exist") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no JSON: {error}") from None
-
-
-def changed(base: RunConfig, given: argparse.Namespace) -> RunConfig:
-    """Without values of a loss or a sampling that another one was named for."""
-    if given.sampling and given.sampling != base.data.sampling:
-        base = replace(base, data=replace(base.data, sampling=given.sampling, sampling_beta=None))
-    return with_loss(base, _loss(given, base.loss)) if given.loss or given.weighting else base
 
 
 def _loss(given: argparse.Namespace, base: LossConfig) -> LossConfig:
