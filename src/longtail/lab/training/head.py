@@ -12,6 +12,7 @@ from longtail.counts import IntArray
 from longtail.lab.config import ConfigError, RunConfig, field_places
 from longtail.lab.data import ImageDataset, LongTailedSubset
 from longtail.lab.models import CifarResNet, ResNet
+from longtail.lab.training.build import build_network
 from longtail.lab.training.run_folder import RunFolder
 
 __all__ = ["check_parent", "rebalance_", "take_over"]
@@ -21,7 +22,7 @@ FREE = ("sampling", "sampling_beta", "augment")
 
 
 def check_parent(config: RunConfig, runs: Path, dataset: ImageDataset, subset: LongTailedSubset) -> None:
-    """Refuse a run whose network cannot be taken over: it is not there, not finished, or of other data."""
+    """Refuse a run whose network cannot be taken over: it is not there, not finished, of other data, or another."""
     head = config.head
     if head.head_of is None:
         return
@@ -37,6 +38,7 @@ def check_parent(config: RunConfig, runs: Path, dataset: ImageDataset, subset: L
             if here != there:
                 raise ConfigError(f"{name} is {here} but {there} in {folder.path}, whose network is taken over")
     folder.check_data(dataset, subset)
+    take_over(build_network(config, dataset), config, runs, dataset.counts)
 
 
 def take_over(network: CifarResNet | ResNet, config: RunConfig, runs: Path, counts: IntArray) -> None:
