@@ -16,10 +16,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tyro.conf import Fixed
 
-from longtail._checks import check_choice, check_in_unit_interval, check_non_negative, check_positive_integer
+from longtail._checks import (
+    check_choice,
+    check_in_unit_interval,
+    check_loss_option,
+    check_non_negative,
+    check_positive_integer,
+)
 from longtail.lab.data import FoldOptions, OwnImages, SubsetOptions
 from longtail.lab.models import MODELS
-from longtail.losses import LOSSES
+from longtail.losses import LOSSES, owners_of
 from longtail.samplers import SAMPLINGS
 from longtail.weights import NORMALIZATIONS, SCHEMES
 
@@ -40,6 +46,8 @@ __all__ = [
 
 VERSION = 1
 LARGEST = 10**9
+OWN_OPTIONS = tuple(dict.fromkeys(name for kind in LOSSES.values() for name in kind.options))
+"""What some of the losses have beside their weights: γ, τ, margins and so on."""
 
 
 class ConfigError(Exception):
@@ -121,7 +129,7 @@ class LossConfig:
     """The loss, and how classes are weighted in it."""
 
     loss: str = "softmax"
-    """softmax, sigmoid or focal."""
+    """softmax, sigmoid, focal, softmax_focal, logit_adjusted (balanced softmax), ldam or asymmetric."""
     weighting: str = "effective"
     """Weights of the classes: effective (class-balanced), inverse, inverse_sqrt, or uniform (plain)."""
     beta: float | None = None
@@ -129,9 +137,21 @@ class LossConfig:
     betas: tuple[float, ...] = ()
     """β of each class instead of one for all, such as longtail advise suggests."""
     gamma: float | None = None
-    """γ of the focal loss, 0.5 if not given."""
+    """γ of the focal and softmax_focal losses, 0.5 if not given."""
     normalize: str = "classes"
     """Whether the weights are 1 on average over classes or over samples."""
+    tau: float | None = None
+    """τ of the logit_adjusted loss, 1 if not given: how much of the class prior its logits carry."""
+    max_margin: float | None = None
+    """Margin of the smallest class in the ldam loss, 0.5 if not given."""
+    scale: float | None = None
+    """What the ldam loss multiplies cosines by, 30 if not given."""
+    gamma_negative: float | None = None
+    """γ of absent classes in the asymmetric loss, 4 if not given."""
+    gamma_positive: float | None = None
+    """γ of the own class in the asymmetric loss, 0 if not given."""
+    clip: float | None = None
+    """What the asymmetric loss lowers the probabilities of absent classes by, 0.05 if not given."""
 
     @config_errors()
     def __post_init__(self) -> None:
@@ -139,18 +159,47 @@ class LossConfig:
         check_choice("weighting", self.weighting, SCHEMES)
         check_choice("normalize", self.normalize, NORMALIZATIONS)
         self._check_betas()
-        for name, applies, default, owner in (
-            ("beta", self.weighting == "effective" and not self.betas, 0.999, "the weighting effective"),
-            ("gamma", self.loss == "focal", 0.5, "the loss focal"),
-        ):
-            if applies and getattr(self, name) is None:
-                object.__setattr__(self, name, default)
-            elif not applies and getattr(self, name) is not None:
-                raise ConfigError(f"{name} {getattr(self, name):g} would do nothing: only {owner} has one")
+        self._fill(
+            "beta",
+            0.999 if self.weighting == "effective" and not self.betas else None,
+            "the weighting effective has one",
+        )
+        for name in OWN_OPTIONS:
+            owners = " and ".join(owners_of(name))
+            have = f"the losses {owners} have one" if " and " in owners else f"the loss {owners} has one"
+            self._fill(name, LOSSES[self.loss].options.get(name), have)
+            if getattr(self, name) is not None:
+                check_loss_option(name, getattr(self, name))
         if self.beta is not None:
             check_in_unit_interval("beta", self.beta)
-        if self.gamma is not None:
-            check_non_negative("gamma", self.gamma)
+
+    def _fill(self, name: str, default: float | None, owner: str) -> None:
+        """A value that was not given is the default; one that was, where there is none, is refused."""
+        value = getattr(self, name)
+        if value is None:
+            object.__setattr__(self, name, default)
+        elif default is None:
+            raise ConfigError(f"{name} {value:g} would do nothing: only {owner}")
+
+    @property
+    def own_options(self) -> dict[str, float]:
+        """What this loss has beside its weights.
+
+        Example:
+            >>> LossConfig(loss="ldam", scale=20).own_options
+            {'max_margin': 0.5, 'scale': 20}
+        """
+        return {name: getattr(self, name) for name in LOSSES[self.loss].options}
+
+    @property
+    def is_sigmoid(self) -> bool:
+        """Whether each class is a question of its own: the last bias then starts at the class prior."""
+        return LOSSES[self.loss].is_sigmoid
+
+    @property
+    def cosine_scale(self) -> float | None:
+        """What the network multiplies cosines by, if its last layer is to give such."""
+        return self.scale if self.loss == "ldam" else None
 
     def _check_betas(self) -> None:
         for beta in self.betas:
@@ -164,10 +213,12 @@ class LossConfig:
 
     @property
     def label(self) -> str:
-        """A short name: ``focal_0.5_0.999`` has γ 0.5 and β 0.999; ``softmax_betas`` has a β for each class."""
+        """A short name: ``focal_0.5_0.999`` has γ 0.5 and β 0.999; ``ldam_scale20_0.999`` a scale that is not usual."""
         weighting = {"effective": self.beta, "uniform": None}.get(self.weighting, self.weighting)
         weighting = "betas" if self.betas else weighting
-        parts = (self.loss, self.gamma, weighting)
+        usual = LOSSES[self.loss].options
+        own = {name: value for name, value in self.own_options.items() if name != "gamma" and value != usual[name]}
+        parts = (self.loss, self.gamma, *(f"{name}{shortest(float(value))}" for name, value in own.items()), weighting)
         return "_".join(shortest(part) for part in parts if part is not None)
 
 
@@ -190,9 +241,9 @@ class OptimizerConfig:
     nesterov: bool = False
     """Whether the momentum is Nesterov's."""
     weight_decay: float = 2e-4
-    """L2 penalty; never on the last bias of sigmoid and focal losses."""
+    """L2 penalty; never on the last bias of sigmoid, focal and asymmetric losses."""
     decay_norms: bool = True
-    """Whether it applies to the parameters of batch norms, and to the last bias of the softmax loss."""
+    """Whether it applies to the parameters of batch norms, and to the last bias of the other losses."""
     warmup_epochs: float = 5.0
     """Over which the learning rate grows from 0, step by step."""
     milestones: tuple[float, ...] = (160.0, 180.0)

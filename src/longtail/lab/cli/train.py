@@ -17,7 +17,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail._checks import check_choice
 from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
-from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions, with_values
+from longtail.lab.config import OWN_OPTIONS, DataConfig, LossConfig, RunConfig, RunOptions, with_values
 from longtail.lab.data import GROUPS, DataError
 from longtail.lab.data.listing import list_images
 from longtail.lab.recipes import LATE, RECIPES, default_recipe, scaled
@@ -90,8 +90,7 @@ def train_command(arguments: Sequence[str] | None) -> Callable[..., None]:
 def starting_point(
     arguments: Sequence[str] | None, loss: LossConfig | None = None, base: RunConfig | None = None
 ) -> RunConfig:
-    """What the other flags are differences from; with another loss than they name, whatever its weights, or
-    in place of a file, if given."""
+    """What the other flags are differences from; with a loss instead of theirs, or in place of a file, if given."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("data", "loss", "weighting", "recipe", "config", "epochs", "sampling"):
         parser.add_argument(f"--{name}")
@@ -137,10 +136,10 @@ def _read_config(path: Path) -> RunConfig:
 def _loss(given: argparse.Namespace, base: LossConfig) -> LossConfig:
     """The loss that was named, without the values of another one."""
     loss, weighting = given.loss or base.loss, given.weighting or base.weighting
-    gamma = base.gamma if loss == base.loss else None
+    own: dict[str, Any] = {name: getattr(base, name) if loss == base.loss else None for name in OWN_OPTIONS}
     beta = base.beta if weighting == base.weighting else None
     betas = base.betas if weighting == base.weighting else ()
-    return replace(base, loss=loss, weighting=weighting, gamma=gamma, beta=beta, betas=betas)
+    return replace(base, loss=loss, weighting=weighting, beta=beta, betas=betas, **own)
 
 
 def with_loss(base: RunConfig, loss: LossConfig) -> RunConfig:

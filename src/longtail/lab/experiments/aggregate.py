@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from longtail._checks import check_choice
+from longtail.lab.config import OWN_OPTIONS
 from longtail.lab.experiments.results import COMPARED, CONFIGURATION, SETTING, to_records
 from longtail.losses import LOSSES
 from longtail.samplers import SAMPLINGS
@@ -150,7 +151,8 @@ def _in_order(settings: pd.DataFrame) -> pd.DataFrame:
         "sampling": {name: place for place, name in enumerate(("shuffled", *SAMPLINGS))},
         "weighting": {name: place for place, name in enumerate(("uniform", "effective", "inverse_sqrt", "inverse"))},
     }
-    first = ("data", "imbalance", "model", "loss", "gamma", "weighting", "beta", "head_method", "head_tau", "sampling")
+    first = ("data", "imbalance", "model", "loss", *OWN_OPTIONS, "weighting", "beta")
+    first += ("head_method", "head_tau", "sampling")
     columns = [*first, *(name for name in SETTING if name not in first)]
 
     def key(row: dict[str, Any]) -> list[tuple[bool, Any]]:

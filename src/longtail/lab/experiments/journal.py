@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from longtail.lab.config import LossConfig
 from longtail.lab.experiments.search import Candidate, SearchOptions
+from longtail.losses import owners_of
 
 if TYPE_CHECKING:
     import optuna
@@ -112,7 +113,7 @@ class Journal:
             return self.space[trial.suggest_categorical("loss", list(self.space))]
         kind = trial.suggest_categorical("loss", self.search.losses)
         prototypes = trial.suggest_float("prototypes", 1.0, 1e5, log=True)
-        gamma = trial.suggest_float("gamma", 0.0, 3.0) if kind == "focal" else None
+        gamma = trial.suggest_float("gamma", 0.0, 3.0) if kind in owners_of("gamma") else None
         return LossConfig(loss=kind, beta=1 - 1 / prototypes, gamma=gamma)
 
     def is_hopeless(self, trial: optuna.Trial, scores: list[float]) -> bool:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from longtail._checks import check_choice
-from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, field_places, with_values
+from longtail.lab.config import OWN_OPTIONS, ConfigError, DataConfig, LossConfig, RunConfig, field_places, with_values
 from longtail.lab.recipes import LATE, RECIPES, default_recipe, scaled
+from longtail.losses import LOSSES
 
 __all__ = ["expand", "read_sweep"]
 
@@ -55,8 +56,8 @@ def expand(values: Mapping[str, Any]) -> list[RunConfig]:
     """All combinations of lists of values.
 
     Keys are the flags of ``longtail train``: any value of a configuration, and ``recipe``. A list is swept over;
-    anything else is the same in all runs. In a combination where β, γ or weights that begin late would do nothing they
-    are left out, and what is then the same run is there once.
+    anything else is the same in all runs. In a combination where β, γ, another option of the loss or weights that begin
+    late would do nothing they are left out, and what is then the same run is there once.
 
     Args:
         values: a value or a list of values for each name.
@@ -97,8 +98,8 @@ def _config(values: dict[str, Any]) -> tuple[RunConfig, set[str]]:
     weighting = values.get("weighting", "effective")
     recipe = values.pop("recipe", None) or default_recipe(data)
     check_choice("recipe", recipe, tuple(RECIPES))
-    if loss != "focal":
-        values.pop("gamma", None)
+    own = LOSSES[loss].options if loss in LOSSES else {}
+    values = {name: value for name, value in values.items() if name not in OWN_OPTIONS or name in own}
     if weighting != "effective":
         values.pop("beta", None)
         values.pop("betas", None)

@@ -11,6 +11,7 @@ from longtail.lab.data import SubsetOptions
 from longtail.lab.data.summary import BETAS
 from longtail.lab.experiments.published import published_entries
 from longtail.lab.recipes import cifar, large, scaled
+from longtail.losses import owners_of
 
 __all__ = [
     "GAMMAS",
@@ -32,17 +33,21 @@ IMBALANCES = (200.0, 100.0, 50.0, 20.0, 10.0)
 GAMMAS = (0.5, 1.0, 2.0)
 
 
-def losses(betas: Sequence[float | None] = (None, *BETAS), gammas: Sequence[float] = GAMMAS) -> list[LossConfig]:
-    """Softmax, sigmoid and focal losses of each γ, each with each β; None is the plain loss.
+def losses(
+    betas: Sequence[float | None] = (None, *BETAS),
+    gammas: Sequence[float] = GAMMAS,
+    kinds: Sequence[str] = ("softmax", "sigmoid", "focal"),
+) -> list[LossConfig]:
+    """Softmax, sigmoid and focal losses of each γ, or other ones, each with each β; None is the plain loss.
 
     Example:
         >>> [loss.label for loss in losses(betas=(None, 0.99), gammas=(0.5,))]
         ['softmax', 'softmax_0.99', 'sigmoid', 'sigmoid_0.99', 'focal_0.5', 'focal_0.5_0.99']
     """
-    kinds = [("softmax", None), ("sigmoid", None), *(("focal", gamma) for gamma in gammas)]
+    with_gamma = [(kind, gamma) for kind in kinds for gamma in (gammas if kind in owners_of("gamma") else (None,))]
     return [
         LossConfig(loss=loss, gamma=gamma, weighting="uniform" if beta is None else "effective", beta=beta)
-        for loss, gamma in kinds
+        for loss, gamma in with_gamma
         for beta in betas
     ]
 

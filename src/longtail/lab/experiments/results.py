@@ -15,7 +15,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
-from longtail.lab.config import ConfigError, RunConfig, field_places
+from longtail.lab.config import OWN_OPTIONS, ConfigError, RunConfig, field_places
 from longtail.lab.experiments.published import published
 from longtail.lab.files import write_atomically
 from longtail.lab.training.run_folder import RunFolder
@@ -267,7 +267,7 @@ def telling_columns(rows: list[dict[str, Any]], shown: Sequence[str], columns: S
     """
     told = list(shown)
     for name in columns:
-        if name in (*FIRST, "loss", "weighting", "beta", "gamma"):  # the name of the loss says the latter
+        if name in (*FIRST, "loss", "weighting", "beta", *OWN_OPTIONS):  # the name of the loss says the latter
             continue
         kinds = {row_key(row, [*told, "label"]) for row in rows}
         if len({row_key(row, [*told, "label", name]) for row in rows}) > len(kinds):

@@ -10,6 +10,7 @@ from longtail._checks import check_in_unit_interval, check_non_negative, check_p
 from longtail.lab.config import ConfigError, LossConfig, config_errors
 from longtail.lab.data.summary import BETAS
 from longtail.lab.experiments.paper import GAMMAS, losses
+from longtail.losses import LOSSES
 
 __all__ = ["Candidate", "SearchOptions"]
 
@@ -28,11 +29,11 @@ class SearchOptions:
     search: Literal["grid", "tpe"] = "grid"
     """grid: every combination of the values below. tpe: Optuna's search over N = 1/(1-β), log-uniform, and γ."""
     losses: tuple[str, ...] = KINDS
-    """Kinds of losses; the grid also tries each plain, without weights."""
+    """Kinds of losses, as in longtail train; the grid also tries each plain, without weights."""
     betas: tuple[float, ...] = BETAS
     """Of the grid: β of the class-balanced losses."""
     gammas: tuple[float, ...] = GAMMAS
-    """Of the grid: γ of the focal loss."""
+    """Of the grid: γ of the focal and softmax_focal losses."""
     trials: int | None = None
     """Of tpe: how many losses to try, 25 if not given."""
     prune: bool = True
@@ -42,9 +43,9 @@ class SearchOptions:
 
     @config_errors()
     def __post_init__(self) -> None:
-        unknown = [name for name in self.losses if name not in KINDS]
+        unknown = [name for name in self.losses if name not in LOSSES]
         if unknown or not self.losses:
-            raise ValueError(f"losses must be among {', '.join(KINDS)}, got {' '.join(self.losses) or 'none'}")
+            raise ValueError(f"losses must be among {', '.join(LOSSES)}, got {' '.join(self.losses) or 'none'}")
         for beta in self.betas:
             check_in_unit_interval("betas", beta)
         for gamma in self.gammas:
@@ -62,7 +63,7 @@ class SearchOptions:
 
     def space(self) -> list[LossConfig]:
         """What the grid tries."""
-        return [loss for loss in losses((None, *self.betas), self.gammas) if loss.loss in self.losses]
+        return losses((None, *self.betas), self.gammas, [name for name in LOSSES if name in self.losses])
 
 
 @dataclass

@@ -64,20 +64,27 @@ def build_order(config: RunConfig, dataset: ImageDataset) -> Order:
 def build_network(config: RunConfig, dataset: ImageDataset) -> CifarResNet | ResNet:
     """The network with new weights, drawn from PyTorch's global generator."""
     channels = 3 if isinstance(dataset.train, ImageFiles) else dataset.train.images.shape[1]
-    sigmoid = config.loss.loss != "softmax"
-    return build_model(config.model, len(dataset.classes), channels, prior_bias=sigmoid)
+    loss = config.loss
+    return build_model(
+        config.model, len(dataset.classes), channels, prior_bias=loss.is_sigmoid, cosine_scale=loss.cosine_scale
+    )
 
 
 def build_loss(config: RunConfig, counts: IntArray) -> nn.Module:
-    """The loss, summed over samples."""
+    """The loss, summed over samples; ``counts`` are those of the images it is trained on."""
     loss = config.loss
     if loss.betas and len(loss.betas) != len(counts):
         raise ConfigError(f"betas has {len(loss.betas)} values, but {config.data.data} has {len(counts)} classes")
+    own: dict[str, Any] = loss.own_options
+    if loss.cosine_scale is not None:
+        # The network multiplies its cosines itself, so that its logits are those of its probabilities. Then
+        # s(z - Δ) = sz - sΔ has margins of that size, and nothing is left to scale.
+        own = {"max_margin": loss.cosine_scale * own["max_margin"], "scale": 1.0}
     criterion = ClassBalancedLoss(
         counts,
         loss.loss,
         loss.betas or (0.999 if loss.beta is None else loss.beta),
-        loss.gamma,
+        **own,
         scheme=loss.weighting,
         normalize=loss.normalize,
         reduction="sum",
@@ -93,7 +100,7 @@ def build_optimizer(config: RunConfig, network: CifarResNet | ResNet) -> torch.o
     """Stochastic gradient descent, with weight decay where it belongs."""
     optimizer = config.optimizer
     groups: list[dict[str, Any]] = [{"params": list(network.parameters()), "weight_decay": optimizer.weight_decay}]
-    if config.loss.loss != "softmax" or not optimizer.decay_norms:
+    if config.loss.is_sigmoid or not optimizer.decay_norms:
         groups = param_groups(network, optimizer.weight_decay, network.fc)
     if not optimizer.decay_norms:
         norms = [

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from longtail.counts import IntArray
 from longtail.lab.data import GROUPS, class_groups
+from longtail.losses import LOSSES
 
 __all__ = ["ClassifierMetrics", "log_probabilities", "sums_dtype"]
 
@@ -21,15 +22,16 @@ BINS = 15
 def log_probabilities(logits: Tensor, loss: str) -> Tensor:
     r"""Log-probabilities of the classes under a loss, in float32.
 
-    Softmax: :math:`\log \mathrm{softmax}(z)`. Sigmoid and focal losses give each class a probability of its own, which
-    are scaled to sum to 1: :math:`p_i = \sigma(z_i) / \sum_j \sigma(z_j)`.
+    :math:`\log \mathrm{softmax}(z)`. Sigmoid, focal and asymmetric losses give each class a probability of its own,
+    which are scaled to sum to 1: :math:`p_i = \sigma(z_i) / \sum_j \sigma(z_j)`. The prior of the logit-adjusted loss
+    and the margins of LDAM are for training alone: they are not in the logits.
 
     Example:
         >>> log_probabilities(torch.tensor([[0.0, 0.0]]), "focal").exp()
         tensor([[0.5000, 0.5000]])
     """
     scores = logits.float()
-    return F.log_softmax(scores if loss == "softmax" else F.logsigmoid(scores), dim=-1)
+    return F.log_softmax(F.logsigmoid(scores) if LOSSES[loss].is_sigmoid else scores, dim=-1)
 
 
 def sums_dtype(device: torch.device) -> torch.dtype:

@@ -65,7 +65,8 @@ def load_run(path: Path | str) -> LoadedRun:
     config, data = folder.config(), folder.data()
     folder.check_finished()
     shape = data["image_shape"]
-    network = build_model(config.model, len(data["classes"]), shape[0] if shape else 3)
+    channels = shape[0] if shape else 3
+    network = build_model(config.model, len(data["classes"]), channels, cosine_scale=config.loss.cosine_scale)
     folder.load_weights(network)
     return LoadedRun(
         path=folder.path,

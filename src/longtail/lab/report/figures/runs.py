@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from longtail.lab.config import ConfigError, shortest
+from longtail.lab.config import OWN_OPTIONS, ConfigError, shortest
 from longtail.lab.experiments.results import SETTING
 from longtail.lab.report.theme import PLAIN, beta_name
 from longtail.lab.training.run_folder import RunFolder
@@ -15,8 +15,8 @@ from longtail.losses import LOSSES
 
 __all__ = ["about", "best_pair", "choice_said", "load_epochs", "one_experiment", "seeds_said", "series"]
 
-OF_LOSS = ("loss", "weighting", "beta", "betas", "gamma", "normalize", "defer_reweighting", "anneal_beta")
-OF_TERM = ("weighting", "beta", "betas", "normalize", "defer_reweighting", "anneal_beta")
+OF_TERM = ("weighting", "beta", "normalize", "defer_reweighting", "anneal_beta")
+OF_LOSS = ("loss", "betas", *OWN_OPTIONS, *OF_TERM)
 SCHEMES = ("uniform", "effective", "inverse_sqrt", "inverse")
 # A loss may be trained with a rate of its own, as the paper does on large data.
 FREE = (*OF_LOSS, "learning_rate")
@@ -48,14 +48,14 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
     if not twice.empty:
         _refuse_several(twice, "learning_rate")
     runs = runs.assign(
-        loss_name=[_loss_name(loss, gamma) for loss, gamma in zip(runs["loss"], runs["gamma"], strict=True)],
+        loss_name=[_loss_name(row) for row in runs[["loss", *OWN_OPTIONS]].to_dict("records")],
         term=[_term(*values) for values in zip(*(runs[name] for name in OF_TERM), strict=True)],
     )
     kinds = list(LOSSES)
     ranks = pd.DataFrame(
         {
             "loss": runs["loss"].map(kinds.index),
-            "gamma": runs["gamma"].fillna(-1),
+            **{name: runs[name].fillna(-1) for name in OWN_OPTIONS},
             "weighting": runs["weighting"].map(SCHEMES.index),
             "beta": runs["beta"].fillna(-1),
             **{name: runs[name].fillna(-1) for name in ("defer_reweighting", "anneal_beta")},
@@ -79,8 +79,12 @@ def _shown(value: Any) -> str:
     return "none" if not isinstance(value, tuple) and pd.isna(value) else shortest(value)
 
 
-def _loss_name(loss: str, gamma: float) -> str:
-    return loss if pd.isna(gamma) else f"{loss}, γ {gamma:g}"
+def _loss_name(row: dict[str, Any]) -> str:
+    """The loss with its γ, and with what else is not as usual."""
+    usual = {name: value for name, value in LOSSES[row["loss"]].options.items() if name != "gamma"}
+    told = [] if pd.isna(row["gamma"]) else [f"γ {row['gamma']:g}"]
+    told += [f"{name} {row[name]:g}" for name, value in usual.items() if row[name] != value]
+    return ", ".join([row["loss"], *told])
 
 
 def _term(weighting: str, beta: float, normalize: str, late: float, span: float) -> str:
