@@ -1,10 +1,11 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from longtail import functional, init_classifier_bias_, param_groups
+from longtail import NormedLinear, adjust_logits, class_counts, functional, init_classifier_bias_, param_groups
 
 
 @pytest.mark.parametrize("classes", [2, 10, 8142])
@@ -38,6 +39,7 @@ def test_the_first_loss_is_small_with_the_prior_and_huge_without(loss):
     ("head", "prior", "message"),
     [
         (nn.Linear(4, 3, bias=False), None, r"head must have a bias of shape \(C,\), Linear has none"),
+        (NormedLinear(4, 3), None, r"head must have a bias of shape \(C,\), NormedLinear has none"),
         (nn.ReLU(), None, r"head must have a bias of shape \(C,\), ReLU has none"),
         (nn.Linear(4, 1), None, "prior is needed for a head with one output"),
         (nn.Linear(4, 3), 0.0, r"prior must be in \(0, 1\), got 0"),
@@ -92,3 +94,79 @@ def test_bad_heads_are_named():
         param_groups(Net(), 0.1, head=nn.Linear(4, 5))
     with pytest.raises(ValueError, match="weight_decay must be a finite number >= 0, got -1"):
         param_groups(Net(), -1, head="fc")
+
+
+def test_a_head_without_bias_has_nothing_to_leave_out():
+    for head in (NormedLinear(4, 5), nn.Linear(4, 5, bias=False)):
+        model = Net()
+        model.fc = head
+        decayed, free = param_groups(model, 0.1, head="fc")
+        assert (len(decayed["params"]), free["params"]) == (len(list(model.parameters())), [])
+    with pytest.raises(ValueError, match=r"head must have a bias of shape \(C,\), ReLU has none"):
+        param_groups(nn.Sequential(nn.Linear(4, 5), nn.ReLU()), 0.1, head="1")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_a_normed_head_gives_cosines(dtype):
+    head, features = NormedLinear(64, 5).to(dtype), torch.randn(8, 64).to(dtype)
+    cosines = torch.cosine_similarity(features.double()[:, None], head.weight.double(), dim=2)
+    precision = {"rtol": 0, "atol": 1e-5 if dtype.itemsize > 2 else 2e-2}
+    torch.testing.assert_close(head(features).double(), cosines, **precision)
+    torch.testing.assert_close(head(1000 * features).double(), cosines, **precision)
+    scaled = NormedLinear(64, 5, scale=30).to(dtype)
+    scaled.load_state_dict(head.state_dict())
+    torch.testing.assert_close(scaled(features), 30 * head(features))
+    assert list(head.state_dict()) == ["weight"]
+    assert not head(torch.zeros(1, 64, dtype=dtype)).any()
+
+
+def test_a_normed_head_starts_with_directions_and_learns():
+    torch.manual_seed(0)
+    head, features = NormedLinear(16, 3), torch.randn(60, 16)
+    torch.testing.assert_close(head.weight.norm(dim=1), torch.ones(3))
+    target, optimizer = torch.arange(60) % 3, torch.optim.SGD(head.parameters(), lr=0.1)
+    losses = []
+    for _ in range(30):
+        loss = functional.ldam_loss(head(features), target, counts=[50, 9, 1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_adjusted_logits_undo_the_prior():
+    """Bayes' rule: from the posterior under one prior to that under equal priors."""
+    rng = np.random.default_rng(0)
+    likelihood = rng.random((6, 3))
+    counts = class_counts(np.repeat(np.arange(3), [80, 15, 5]))
+    posterior = likelihood * counts / (likelihood * counts).sum(1, keepdims=True)
+    expected = likelihood / likelihood.sum(1, keepdims=True)
+    for adjusted in (adjust_logits(np.log(posterior), counts), adjust_logits(torch.tensor(np.log(posterior)), counts)):
+        assert isinstance(adjusted, np.ndarray | torch.Tensor)
+        np.testing.assert_allclose(torch.as_tensor(adjusted).softmax(1).numpy(), expected)
+
+
+def test_adjusting_after_training_mirrors_adjusting_in_it():
+    logits, target = torch.randn(6, 3, 2, dtype=torch.float64), torch.arange(12).view(6, 2) % 3
+    adjusted = adjust_logits(logits, [80, 15, 5], tau=0.7)
+    loss = functional.logit_adjusted_cross_entropy(adjusted, target, counts=[80, 15, 5], tau=0.7)
+    torch.testing.assert_close(loss, functional.softmax_cross_entropy(logits, target))
+    torch.testing.assert_close(adjust_logits(logits[0, :, 0], [80, 15, 5], tau=0.7), adjusted[0, :, 0])
+    torch.testing.assert_close(adjust_logits(logits, [80, 15, 5], tau=0), logits)
+    assert adjust_logits(logits.half(), [80, 15, 5]).dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("logits", "counts", "tau", "error", "message"),
+    [
+        (torch.zeros(2, 3), [3, 0, 1], 1.0, ValueError, "counts are 0 for class 1"),
+        (torch.zeros(2, 3), [3, 1], 1.0, ValueError, r"counts have shape \(2,\), but logits of shape \(2, 3\)"),
+        (torch.zeros(2, 3), [3, 1, 1], -1.0, ValueError, "tau must be a finite number >= 0, got -1"),
+        (torch.zeros(2, 3).long(), [3, 1, 1], 1.0, TypeError, "logits must be floating point, got torch.int64"),
+        (torch.tensor(1.0), [3], 1.0, ValueError, "got a scalar"),
+    ],
+)
+def test_logits_that_cannot_be_adjusted_are_named(logits, counts, tau, error, message):
+    with pytest.raises(error, match=message):
+        adjust_logits(logits, counts, tau)

@@ -1,6 +1,7 @@
 """The modules: state, options, and the class-balanced term around any loss."""
 
 import copy
+import inspect
 import io
 import pickle
 
@@ -11,7 +12,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import longtail
-from longtail import ClassBalanced, ClassBalancedLoss, class_weights
+from longtail import (
+    ClassBalanced,
+    ClassBalancedLoss,
+    LDAMLoss,
+    beta_from_prototypes,
+    class_weights,
+    effective_number,
+)
 from tests.loss_table import COUNTS, LOSSES, batch, every_loss
 
 
@@ -56,6 +64,40 @@ def test_every_loss_can_be_class_balanced():
     assert {loss.name for loss in LOSSES} == set(longtail.losses.LOSSES)
 
 
+def test_the_table_of_losses_says_what_the_functions_say():
+    shared = {"logits", "target", "class_weight", "label_smoothing", "ignore_index", "reduction"}
+    for kind in longtail.losses.LOSSES.values():
+        own = {name: each.default for name, each in inspect.signature(kind.function).parameters.items()}
+        own = {name: default for name, default in own.items() if name not in shared}
+        assert ("counts" in own) == kind.needs_counts
+        assert {name: default for name, default in own.items() if name != "counts"} == kind.options
+
+
+@pytest.mark.parametrize("name", ["logit_adjusted", "ldam"])
+def test_counts_are_a_buffer_where_the_loss_itself_needs_them(name):
+    criterion = ClassBalancedLoss(torch.tensor(COUNTS), name)
+    assert list(criterion.state_dict()) == ["class_weight", "counts"]
+    assert criterion.counts.tolist() == COUNTS
+    assert criterion.to(torch.bfloat16).counts.dtype == torch.bfloat16
+    logits, target, _ = batch()
+    exact = ClassBalancedLoss(COUNTS, name)(logits, target)
+    torch.testing.assert_close(criterion(logits, target), exact, rtol=1e-2, atol=1e-2)
+    assert criterion.to("meta").counts.device.type == "meta"
+    for build in (lambda: ClassBalancedLoss([5, 0, 1], name, absent="ignore"), lambda: LDAMLoss(counts=[5, 0, 1])):
+        with pytest.raises(ValueError, match="counts are 0 for class 1"):
+            build()
+
+
+@every_loss
+def test_one_beta_per_class_weighs_each_class_by_its_own(loss):
+    logits, target, _ = batch()
+    betas = beta_from_prototypes([2000, 900, 100, 30, 30])
+    weights = torch.tensor([1 / effective_number(*pair) for pair in zip(COUNTS, betas, strict=True)]).float()
+    criterion = ClassBalancedLoss(COUNTS, loss.name, betas, **loss.options)
+    torch.testing.assert_close(criterion.class_weight, weights / weights.mean())
+    torch.testing.assert_close(criterion(logits, target), loss(logits, target, weights / weights.mean()))
+
+
 def test_from_labels_and_from_dataset():
     labels = np.repeat(np.arange(3), [30, 10, 2])
     expected = ClassBalancedLoss([30, 10, 2], "focal", beta=0.9, gamma=1.0).class_weight
@@ -74,6 +116,8 @@ def test_from_labels_and_from_dataset():
         ClassBalanced(nn.CrossEntropyLoss(reduction="none"), COUNTS, reduction="sum"),
         longtail.FocalLoss(torch.ones(5), gamma=3.0),
         longtail.SoftmaxCrossEntropy(),
+        ClassBalancedLoss(COUNTS, "logit_adjusted", tau=0.5),
+        LDAMLoss(counts=COUNTS),
     ],
     ids=lambda module: type(module).__name__,
 )
@@ -160,6 +204,8 @@ def test_forward_leaves_the_state_alone():
             lambda: ClassBalancedLoss(COUNTS, gamma=2.0),
             "gamma belongs to the focal and softmax_focal losses, and loss='softmax' has none, got gamma=2",
         ),
+        (lambda: ClassBalancedLoss(COUNTS, "focal", clip=0.1), "clip belongs to the asymmetric loss, and loss='focal'"),
+        (lambda: ClassBalancedLoss(COUNTS, "ldam", scale=0), "scale must be above 0, got 0"),
         (lambda: ClassBalancedLoss(COUNTS, "focal", gamma=-1), "gamma must be a finite number >= 0, got -1"),
         (lambda: longtail.FocalLoss(gamma=-1), "gamma must be a finite number >= 0, got -1"),
         (lambda: ClassBalancedLoss(COUNTS, beta=2), r"beta must be in \[0, 1\], got 2"),

@@ -58,6 +58,26 @@ def test_04_gamma_below_one_has_a_gradient_at_certainty():
     assert logits.grad.isfinite().all()
 
 
+def test_04_so_has_the_focal_loss_over_the_softmax():
+    z = torch.tensor([[30.0, 0.0]], requires_grad=True)
+    p = z.softmax(1)[:, 0]
+    (-((1 - p) ** 0.5) * p.log()).sum().backward()
+    assert z.grad.isnan().any()
+    for target in (torch.tensor([0]), torch.tensor([[1.0, 0.0]])):
+        logits = torch.tensor([[30.0, 0.0]], requires_grad=True)
+        value = functional.softmax_focal_loss(logits, target, gamma=0.5)
+        value.backward()
+        assert value.item() == pytest.approx(np.exp(-45), rel=1e-5)
+        assert logits.grad.tolist() == [[pytest.approx(-1.5 * np.exp(-45), rel=1e-5), pytest.approx(1.5 * np.exp(-45))]]
+
+
+def test_05_nor_that_of_the_softmax_focal_loss():
+    weight = torch.tensor([0.2, 0.8, 2.0])
+    rows = functional.softmax_focal_loss(LOGITS, LABELS, weight, gamma=2.0, reduction="none")
+    p = LOGITS.softmax(1).gather(1, LABELS[:, None])[:, 0]
+    torch.testing.assert_close(rows, weight[LABELS] * (1 - p) ** 2 * -p.log())
+
+
 def test_05_the_weight_multiplies_the_focal_loss_and_does_not_change_its_modulator():
     weight = torch.tensor([0.2, 0.8, 2.0])
     rows = functional.focal_loss(LOGITS, LABELS, weight, gamma=2.0, reduction="none")
@@ -160,3 +180,11 @@ def test_12_effective_numbers_are_float64_to_the_last_digits(beta, relative):
     exact = sum(beta**j for j in range(n))
     assert abs(in_float32 - exact) > relative * exact
     assert effective_number(n, beta) == pytest.approx(exact, rel=1e-14)
+
+
+@every_name
+def test_19_an_evaluation_without_gradients_stays_one(name):
+    logits = LOGITS.clone().requires_grad_()
+    with torch.no_grad():
+        assert not ClassBalancedLoss([50, 5, 5], name)(logits, LABELS).requires_grad
+        assert not torch.is_grad_enabled()

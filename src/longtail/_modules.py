@@ -35,7 +35,7 @@ class Loss(nn.Module):
     """What the modules share: class weights and counts in buffers that ``.to()`` moves, and options, checked once."""
 
     class_weight: Tensor | None
-    counts: Tensor
+    counts: Tensor | None
 
     def __init__(
         self,
@@ -53,9 +53,8 @@ class Loss(nn.Module):
         check_in_unit_interval("label_smoothing", label_smoothing)
         check_choice("reduction", reduction, REDUCTIONS)
         self.register_buffer("class_weight", None if class_weight is None else as_buffer(class_weight))
-        self._has_counts = counts is not None
-        if self._has_counts:
-            self.register_buffer("counts", as_buffer(like(counts, present_counts(counts))))
+        own_counts = None if counts is None else as_buffer(like(counts, present_counts(counts)))
+        self.register_buffer("counts", own_counts)
         self.function = function
         self.label_smoothing = label_smoothing
         self.ignore_index = ignore_index
@@ -70,12 +69,12 @@ class Loss(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss of ``logits`` (N, C, …) for ``target``, as the function of the same name does."""
-        counts = {"counts": self.counts} if self._has_counts else {}
+        counts = {} if self.counts is None else {"counts": self.counts}
         return self.function(logits, target, self.class_weight, **counts, **self._options())
 
     def extra_repr(self) -> str:
         """What ``repr()`` shows of the options."""
-        per_class = self.counts if self._has_counts else self.class_weight
+        per_class = self.class_weight if self.counts is None else self.counts
         classes = {} if per_class is None else {"num_classes": per_class.numel()}
         return ", ".join(f"{name}={value!r}" for name, value in (classes | self._options()).items())
 

@@ -25,7 +25,8 @@ def init_classifier_bias_(head: Head, prior: float | Tensor | None = None) -> He
     .. math:: b = -\log\frac{1-\pi}{\pi}
 
     With :math:`b = 0` each of C sigmoids starts at 1/2 and the first loss is about :math:`C \log 2`; at
-    :math:`\pi = 1/C` it is about :math:`1 + \log C`. Use it with sigmoid and focal losses, not with softmax.
+    :math:`\pi = 1/C` it is about :math:`1 + \log C`. Use it with sigmoid, focal and asymmetric losses, not
+    with those over a softmax.
 
     Args:
         head: the last layer, ``nn.Linear`` or a convolution; anything with a ``bias`` of shape (C,).

@@ -70,6 +70,29 @@ def test_bad_gamma_is_named(gamma):
         functional.focal_loss(LOGITS, LABELS, gamma=gamma)
 
 
+@pytest.mark.parametrize(
+    ("function", "options", "message"),
+    [
+        (functional.softmax_focal_loss, {"gamma": -1.0}, "gamma must be a finite number >= 0, got -1"),
+        (functional.logit_adjusted_cross_entropy, {"counts": [3, 2, 1], "tau": -1}, "tau must be a finite number >= 0"),
+        (functional.logit_adjusted_cross_entropy, {"counts": [3, 2, 0]}, "counts are 0 for class 2"),
+        (functional.logit_adjusted_cross_entropy, {"counts": [0.7, 0.2, 0.1]}, "numbers of samples, not shares"),
+        (functional.logit_adjusted_cross_entropy, {"counts": torch.tensor([3, 0, 0])}, "counts are 0 for classes 1, 2"),
+        (functional.ldam_loss, {"counts": [3, 2]}, r"counts have shape \(2,\), but logits of shape \(4, 3\)"),
+        (functional.ldam_loss, {"counts": torch.ones(3, 1)}, r"counts have shape \(3, 1\)"),
+        (functional.ldam_loss, {"counts": torch.ones(3, device="meta")}, "counts are on meta, but logits are on cpu"),
+        (functional.ldam_loss, {"counts": [3, 2, 1], "scale": 0}, "scale must be above 0, got 0"),
+        (functional.ldam_loss, {"counts": [3, 2, 1], "max_margin": float("nan")}, "max_margin must be a finite number"),
+        (functional.asymmetric_loss, {"gamma_negative": -1}, "gamma_negative must be a finite number >= 0, got -1"),
+        (functional.asymmetric_loss, {"gamma_positive": -1}, "gamma_positive must be a finite number >= 0, got -1"),
+        (functional.asymmetric_loss, {"clip": 1.5}, r"clip must be in \[0, 1\], got 1.5"),
+    ],
+)
+def test_bad_options_of_one_loss_are_named(function, options, message):
+    with pytest.raises(ValueError, match=message):
+        function(LOGITS, LABELS, **options)
+
+
 @every_loss
 def test_a_label_out_of_range_stops_the_compiled_loss_too(loss):
     torch._dynamo.reset()

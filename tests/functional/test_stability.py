@@ -63,6 +63,51 @@ def focal_term(v, gamma):
         return modulator * u, modulator * (gamma * right * u + wrong)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("road", ["blocks", "differentiable"])
+def test_softmax_focal_loss_is_right_at_the_ends_of_the_dtype(dtype, gamma, road):
+    logits = extreme_logits(dtype)
+    target = torch.zeros(len(logits), dtype=torch.int64)
+    soft = torch.nn.functional.one_hot(target, 3)
+    rows = functional.softmax_focal_loss(logits, target if road == "blocks" else soft, gamma=gamma, reduction="none")
+    (gradient,) = torch.autograd.grad(rows.sum(), logits)
+    with mpmath.workdps(50):
+        exact = []
+        for own, *others in logits.tolist():
+            parts = [mpmath.exp(mpmath.mpf(z)) for z in others]
+            value, slope = focal_term(mpmath.log(sum(parts)) - own, gamma)
+            exact.append([float(value), float(-slope), *(float(slope * part / sum(parts)) for part in parts)])
+    expected = torch.tensor(exact, dtype=torch.float64)
+    torch.testing.assert_close(rows.double(), expected[:, 0], rtol=2e-5, atol=1e-30)
+    torch.testing.assert_close(gradient.double(), expected[:, 1:], rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", LARGEST, ids=str)
+@pytest.mark.parametrize("road", ["blocks", "differentiable"])
+@pytest.mark.parametrize("clip", [0.0, 1e-12, 0.05, 1.0])
+@pytest.mark.parametrize("gammas", [(0.0, 0.0), (0.1, 0.5), (1.0, 4.0), (5.0, 0.5)], ids=str)
+def test_the_asymmetric_loss_is_finite_for_every_gamma_and_clip(dtype, road, clip, gammas):
+    logits = extreme_logits(dtype)
+    target = torch.arange(len(logits)) % 3
+    target = target if road == "blocks" else torch.nn.functional.one_hot(target, 3)
+    options = {"gamma_positive": gammas[0], "gamma_negative": gammas[1], "clip": clip}
+    rows = functional.asymmetric_loss(logits, target, **options, reduction="none")
+    (gradient,) = torch.autograd.grad(rows.sum(), logits)
+    assert rows.isfinite().all()
+    assert (rows >= 0).all()
+    assert gradient.isfinite().all()
+
+
+def test_with_a_single_class_there_is_nothing_to_lose():
+    for loss, options in ((functional.softmax_focal_loss, {}), (functional.ldam_loss, {"counts": [3]})):
+        for target in (torch.tensor([0]), torch.tensor([[1.0]])):
+            logits = torch.tensor([[5.0]], requires_grad=True)
+            value = loss(logits, target, **options)
+            value.backward()
+            assert (value.item(), logits.grad.item()) == (0, 0)
+
+
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)
 def test_a_hard_positive_keeps_its_gradient(gamma, dtype):

@@ -163,6 +163,60 @@ def test_focal_loss_with_gamma_zero_is_sigmoid_cross_entropy():
     )
 
 
+SOFTMAX, SIGMOID, FOCAL = functional.softmax_cross_entropy, functional.sigmoid_cross_entropy, functional.focal_loss
+EQUAL = {"gamma_negative": 2.0, "gamma_positive": 2.0, "clip": 0.0}
+LIKE = {
+    "softmax focal, γ 0": (functional.softmax_focal_loss, {"gamma": 0.0}, SOFTMAX, {}),
+    "logit-adjusted, τ 0": (functional.logit_adjusted_cross_entropy, {"counts": COUNTS, "tau": 0.0}, SOFTMAX, {}),
+    "logit-adjusted, equal": (functional.logit_adjusted_cross_entropy, {"counts": [7] * 5}, SOFTMAX, {}),
+    "ldam, no margin": (functional.ldam_loss, {"counts": COUNTS, "max_margin": 0.0, "scale": 1.0}, SOFTMAX, {}),
+    "asymmetric, all 0": (functional.asymmetric_loss, dict.fromkeys(EQUAL, 0.0), SIGMOID, {}),
+    "asymmetric, equal γ": (functional.asymmetric_loss, EQUAL, FOCAL, {"gamma": 2.0}),
+}
+
+
+@pytest.mark.parametrize("kind", ["indices", "dense", "soft"])
+@pytest.mark.parametrize("case", LIKE)
+def test_losses_that_are_others_in_disguise(case, kind):
+    ours, options, theirs, their_options = LIKE[case]
+    logits, target, weight = batch(7, 5, *((3,) if kind == "dense" else ()))
+    if kind == "soft":
+        target = torch.rand(7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found, expected = ours(logits, target, weight, **options), theirs(logits, target, weight, **their_options)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(value, logits)[0] for value in (found, expected)))
+
+
+def test_the_logit_adjusted_loss_is_the_softmax_loss_of_shifted_logits():
+    logits, target, weight = batch(6, 5, 3)
+    shift = torch.log(torch.tensor(COUNTS) / sum(COUNTS)).double()
+    adjusted = functional.logit_adjusted_cross_entropy(logits, target, weight, counts=COUNTS, tau=0.5)
+    expected = SOFTMAX(logits + 0.5 * shift[:, None], target, weight)
+    torch.testing.assert_close(adjusted, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_ldam_is_that_of_its_authors():
+    """With the margins and the scale of their code, on cosines, at its defaults."""
+    cosines, target = torch.rand(64, 5) * 2 - 1, torch.arange(64) % 5
+    margins = 1 / np.sqrt(np.sqrt(COUNTS))
+    margins = torch.tensor(margins * (0.5 / np.max(margins)), dtype=torch.float32)
+    lowered = cosines - margins[None] * F.one_hot(target, 5)
+    expected = F.cross_entropy(30 * lowered, target)
+    torch.testing.assert_close(functional.ldam_loss(cosines, target, counts=COUNTS), expected)
+
+
+def test_the_asymmetric_loss_is_that_of_its_authors():
+    """Probabilities of negatives are shifted, then both are focused: as in their code, with γ+ = 1."""
+    logits = batch(8, 5, dtype=torch.float32)[0]
+    target = (torch.rand(8, 5, generator=torch.Generator().manual_seed(1)) > 0.7).float()
+    p = logits.sigmoid()
+    q = (1 - p + 0.05).clamp(max=1)
+    terms = target * p.log() + (1 - target) * q.log()
+    focus = (1 - p * target - q * (1 - target)) ** (1 * target + 4 * (1 - target))
+    found = functional.asymmetric_loss(logits, target, gamma_positive=1.0)
+    torch.testing.assert_close(found, -(terms * focus).sum(1).mean())
+
+
 @every_loss
 def test_unbatched_logits(loss):
     logits, target, weight = batch(1, 5)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longtail.lab.config import (
+    OWN_OPTIONS,
     ConfigError,
     DataConfig,
     LossConfig,
@@ -19,12 +20,14 @@ from longtail.lab.config import (
 )
 from longtail.lab.data import OwnImages, SubsetOptions
 from longtail.lab.recipes import RECIPES, cifar, default_recipe, large
+from longtail.losses import LOSSES
 
 losses = st.one_of(
     st.builds(LossConfig, loss=st.sampled_from(["softmax", "sigmoid"]), beta=st.floats(0, 1)),
     st.builds(LossConfig, loss=st.just("focal"), gamma=st.floats(0, 5), beta=st.none() | st.floats(0, 1)),
     st.builds(LossConfig, betas=st.lists(st.floats(0, 1), min_size=1, max_size=4).map(tuple)),
     st.builds(LossConfig, weighting=st.sampled_from(["inverse", "inverse_sqrt", "uniform"])),
+    st.builds(LossConfig, loss=st.just("ldam"), scale=st.none() | st.floats(1, 64), max_margin=st.floats(0, 1)),
 )
 configs = st.builds(
     RunConfig,
@@ -81,7 +84,10 @@ def test_what_is_not_given_is_the_default_and_has_its_id():
         ('{"loss": {"bta": 0.9}}', "run.json: unknown key 'loss.bta': did you mean 'loss.beta'"),
         ('{"loss": {"beta": "high"}}', "run.json: loss.beta cannot be 'high'"),
         ('{"loss": {"beta": 2}}', r"run.json: beta must be in \[0, 1\], got 2.0"),
-        ('{"loss": {"gamma": 2}}', "run.json: gamma 2 would do nothing: only the loss focal has one"),
+        (
+            '{"loss": {"gamma": 2}}',
+            "run.json: gamma 2 would do nothing: only the losses focal and softmax",
+        ),
         ('{"loss": {"weighting": "uniform", "beta": 0.9}}', "run.json: beta 0.9 would do nothing"),
         ('{"loss": 3}', "run.json: loss must be an object, got 3"),
         ('{"seed": true}', "run.json: seed cannot be True"),
@@ -154,6 +160,36 @@ def test_labels_name_the_loss_as_the_paper_does():
     assert LossConfig(loss="focal", gamma=0.5, beta=0.999).label == "focal_0.5_0.999"
     assert LossConfig(loss="sigmoid", weighting="uniform").label == "sigmoid"
     assert LossConfig(weighting="inverse_sqrt").label == "softmax_inverse_sqrt"
+
+
+def test_labels_name_options_that_are_not_usual():
+    assert LossConfig(loss="softmax_focal", gamma=2).label == "softmax_focal_2_0.999"
+    assert LossConfig(loss="ldam", weighting="uniform").label == "ldam"
+    assert LossConfig(loss="ldam", scale=20, beta=0.9).label == "ldam_scale20_0.9"
+    assert LossConfig(loss="asymmetric", gamma_positive=1, clip=0).label == "asymmetric_gamma_positive1_clip0_0.999"
+
+
+def test_runs_from_before_the_options_of_other_losses_keep_their_ids():
+    assert cifar(epochs=1).run_id == "digits-resnet32-softmax_0.999-s0-60aeb9e367"
+    assert cifar(loss=LossConfig(loss="sigmoid", weighting="inverse")).run_id.endswith("-12bcc03604")
+    large_run = large(DataConfig(data="inaturalist2018"), LossConfig(loss="focal", beta=0.99))
+    assert large_run.run_id == "inaturalist2018-resnet50-focal_0.5_0.99-s0-011b86e90d"
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_options_of_a_loss_are_filled_told_apart_and_refused_elsewhere(loss):
+    usual = LossConfig(loss=loss)
+    assert usual.own_options == LOSSES[loss].options
+    for name in OWN_OPTIONS:
+        if name not in LOSSES[loss].options:
+            with pytest.raises(ConfigError, match=f"{name} 0.25 would do nothing: only the loss"):
+                LossConfig(loss=loss, **{name: 0.25})
+            continue
+        changed = LossConfig(loss=loss, **{name: 0.25})
+        assert changed.label != usual.label
+        assert replace(cifar(), loss=changed).run_id != replace(cifar(), loss=usual).run_id
+        with pytest.raises(ConfigError, match=f"{name} must be"):
+            LossConfig(loss=loss, **{name: -1.0})
 
 
 def test_the_schedule_of_the_cifar_recipe():
@@ -248,7 +284,7 @@ def test_every_value_but_the_version_is_in_the_id():
     base = with_values(RunConfig(), {"loss": "focal"})
     ids = {base.run_id}
     for name, place in field_places().items():
-        if name == "version":
+        if name == "version" or name in set(OWN_OPTIONS) - {"gamma"}:  # the focal loss has no other
             continue
         value = base
         for part in place:

@@ -127,7 +127,7 @@ def test_predict_names_classes_of_image_files(finished, capsys, tmp_path):
             ["train", "--data", "digits", "--loss", "focal", "--gamma", "-1"],
             "gamma must be a finite number >= 0, got -1",
         ),
-        (["train", "--data", "digits", "--gamma", "2"], "gamma 2 would do nothing: only the loss focal has one"),
+        (["train", "--data", "digits", "--gamma", "2"], "gamma 2 would do nothing: only the losses focal"),
         (["train", "--data", "digits", "--weighting", "inverse", "--beta", "0.9"], "beta 0.9 would do nothing"),
         (["train", "--data", "digits", "--epochs", "0"], "epochs must be at least 1"),
         (["train", "--config", "nowhere.json"], "nowhere.json does not exist"),

@@ -25,6 +25,9 @@ def test_what_would_do_nothing_is_left_out_and_counted_once():
     assert len(labels) == 9
     sampled = expand({"sampling": ["shuffled", "effective"], "sampling_beta": [0.9, 0.99]})
     assert [run.data.sampling_label for run in sampled] == [None, "effective_0.9", "effective_0.99"]
+    runs = expand({"loss": ["softmax", "ldam", "softmax_focal"], "scale": [20, 30], "gamma": 1})
+    labels = [run.loss.label for run in runs]
+    assert labels == ["softmax_0.999", "ldam_scale20_0.999", "ldam_0.999", "softmax_focal_1_0.999"]
     with pytest.raises(ConfigError, match="gamma would do nothing in any of these runs"):
         expand({"loss": "softmax", "gamma": [0.5, 1]})
 

@@ -154,6 +154,13 @@ def test_betas_that_look_alike_are_two(scored):
     assert len(result.candidates) == 3
 
 
+def test_other_losses_can_be_tuned_too():
+    search = SearchOptions(losses=("ldam", "softmax_focal"), betas=(0.9,), gammas=(1.0, 2.0))
+    labels = [loss.label for loss in search.space()]
+    plain = ["softmax_focal_1", "softmax_focal_2", "ldam"]
+    assert labels == [name for each in plain for name in (each, f"{each}_0.9")]
+
+
 def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
     def bump(loss):
         prototypes = 1 / (1 - loss.beta)
@@ -205,7 +212,7 @@ def test_again_nothing_is_searched(scored):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"losses": ("hinge",)}, "losses must be among softmax, sigmoid, focal, got hinge"),
+        ({"losses": ("hinge",)}, "losses must be among softmax, sigmoid, focal, .*asymmetric, got hinge"),
         ({"losses": ()}, "got none"),
         ({"betas": (1.5,)}, "betas"),
         ({"gammas": (-1.0,)}, "gammas"),

@@ -3,19 +3,22 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from torch import nn
 
+from longtail import ClassBalancedLoss, NormedLinear
 from longtail.lab.config import LossConfig, RunConfig
 from longtail.lab.models import build_model
-from longtail.lab.training.build import build_optimizer
+from longtail.lab.training.build import build_loss, build_network, build_optimizer, open_data
+from longtail.losses import LOSSES
 
 
-@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "focal"])
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("decay_norms", [True, False])
 def test_what_is_decayed_follows_the_recipe_and_the_loss(loss, decay_norms):
     config = RunConfig(loss=LossConfig(loss=loss))
     config = replace(config, optimizer=replace(config.optimizer, decay_norms=decay_norms, weight_decay=0.25))
-    network = build_model("resnet8", 10)
+    network = build_model("resnet8", 10, cosine_scale=config.loss.cosine_scale)
     groups = build_optimizer(config, network).param_groups
     decay = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
     assert sum(len(group["params"]) for group in groups) == len(list(network.parameters()))
@@ -23,5 +26,25 @@ def test_what_is_decayed_follows_the_recipe_and_the_loss(loss, decay_norms):
         for name, weight in module.named_parameters(recurse=False):
             free = isinstance(module, nn.BatchNorm2d) and not decay_norms
             if module is network.fc and name == "bias":
-                free = loss != "softmax" or not decay_norms
+                free = loss in ("sigmoid", "focal", "asymmetric") or not decay_norms
             assert decay[id(weight)] == (0 if free else 0.25)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_loss_of_a_run_is_that_of_the_library_with_the_counts_of_its_images(loss):
+    config = RunConfig(loss=LossConfig(loss=loss, beta=0.9))
+    logits, labels, counts = torch.randn(6, 3), torch.arange(6) % 3, [90, 9, 3]
+    found = build_loss(config, counts)(30 * logits if loss == "ldam" else logits, labels)
+    expected = ClassBalancedLoss(counts, loss, 0.9, reduction="sum")(logits, labels)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_sigmoid_losses_start_at_the_prior_and_ldam_on_cosines(loss):
+    config = RunConfig(model="resnet8", loss=LossConfig(loss=loss))
+    network = build_network(config, open_data(config)[0])
+    if loss == "ldam":
+        assert isinstance(network.fc, NormedLinear)
+        assert network(torch.randn(4, 1, 8, 8)).abs().max() <= 30
+    else:
+        assert (network.fc.bias.tolist()[0] < -2) == (loss in ("sigmoid", "focal", "asymmetric"))

@@ -11,8 +11,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from longtail import NormedLinear
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, RunOptions, with_values
-from longtail.lab.training import RunFolder, TrainingError, load_run, loop, train
+from longtail.lab.recipes import train_command
+from longtail.lab.training import RunFolder, TrainingError, evaluate_run, load_run, loop, train
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from tests.lab.training.runs import error_of, finish, small_config, start
 
@@ -268,6 +270,8 @@ def test_training_with_micro_batches_adds_up_to_the_same(tmp_path, reference):
         {"precision": "bf16-mixed"},
         {"model": "resnet14"},
         {"loss": LossConfig(loss="focal", gamma=1.0), "data": DataConfig(mixup=1.0, cutmix=1.0)},
+        {"loss": LossConfig(loss="logit_adjusted", weighting="uniform")},
+        {"loss": LossConfig(loss="asymmetric")},
         pytest.param({"compile": True}, marks=pytest.mark.slow),
     ],
 )
@@ -276,6 +280,17 @@ def test_other_precisions_models_and_losses_train(tmp_path, change):
     line = RunFolder(train(config, RunOptions(runs=tmp_path))).metrics()[-1]
     assert line["error"] <= 95
     assert torch.tensor(line["train_loss"]).isfinite()
+
+
+def test_a_run_on_cosines_is_loaded_with_its_head_and_its_scale(tmp_path):
+    config = small_config(epochs=2, loss=LossConfig(loss="ldam", scale=20.0, weighting="uniform"))
+    folder = train(config, RunOptions(runs=tmp_path))
+    run = load_run(folder)
+    assert (type(run.model.fc), run.model.fc.scale) == (NormedLinear, 20.0)
+    found, line = evaluate_run(run), RunFolder(folder).metrics()[-1]
+    assert {name: found[name] for name in ("error", "recall")} == {name: line[name] for name in ("error", "recall")}
+    assert found["nll"] == pytest.approx(line["nll"], rel=1e-5)
+    assert train_command(config).endswith("--scale 20")
 
 
 def test_a_finished_run_can_be_loaded_and_a_foreign_one_is_refused(reference, tmp_path):
