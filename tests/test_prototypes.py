@@ -146,7 +146,7 @@ def test_shrunken_estimates_are_nearer_to_the_truth(spread):
     estimate = estimate_prototypes(features, labels, radius=0.5)
     told = np.isfinite(estimate.prototypes)
 
-    def error(values, where=slice(None)):
+    def error(values, where=...):
         return np.sqrt(np.mean(np.log(values / truth)[where] ** 2))
 
     assert 0 < (~told).sum() < 50

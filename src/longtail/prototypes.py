@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import torch
 
 from longtail._checks import check_non_negative
 from longtail._neighbours import count_neighbours
@@ -154,7 +154,7 @@ def estimate_prototypes(
         alone[label] = np.count_nonzero(neighbours == 0)
         volume[label] = (1 / (1 + neighbours)).sum()
     n = counts.astype(np.float64)
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)).item()
     first, second = _from_alone(n, alone.astype(np.float64), z), _from_volume(n, volume, z)
     shrunken, pooled = _shrunken(n, alone.astype(np.float64), first[0])
     arrays = (like(features, values) for values in (counts, alone, volume, *first, *second, shrunken))
