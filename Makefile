@@ -18,7 +18,7 @@ test-slow: .venv/installed ## what make test leaves out: compiled networks, proc
 	$(BIN)/pytest -m slow
 
 test-examples: .venv/installed-examples ## examples/ in Lightning, Transformers, Keras, XGBoost and LightGBM: the first call installs them
-	$(BIN)/pytest tests/examples -m 'examples or not slow'
+	$(BIN)/pytest tests/examples -m ''
 
 lint: .venv/installed ## ruff and mypy alone
 	$(BIN)/ruff check
