@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow test-examples lint format bench bench-tuning docs clean
+.PHONY: help demo test test-slow test-examples lint format bench bench-tuning docs results clean
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,9 @@ bench: .venv/installed-bench ## speed and memory beside the peers, into results/
 
 bench-tuning: .venv/installed ## what pruning saves in tuning: half an hour
 	$(BIN)/python -m benchmarks.tuning --output results/bench
+
+results: .venv/installed ## the small protocol on long-tailed CIFAR from nothing but the data ($$LONGTAIL_DATA), into results/: hours
+	$(BIN)/python -m benchmarks.small --output results
 
 docs: .venv/installed ## the documentation site, into build/docs
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs

@@ -19,6 +19,7 @@ BETAS = {"0.9", "0.99", "0.999", "0.9999"}
 CHOSEN = {
     "data.md": {"8", "100"},  # per cent of an image's area
     "experiments.md": {"95"},  # per cent of an interval
+    "ldam.md": {"16"},  # what follows from the formula
     "reproducing.md": {"200"},  # epochs
     "training.md": {"0.1", "0.01", "0.9"},  # the recipes
 }

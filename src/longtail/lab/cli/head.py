@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, arg
 
-from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
+from longtail.lab.cli.output import AsJson, DataDir, console, is_first_process, print_json, progress
 from longtail.lab.cli.train import Run, starting_point
 from longtail.lab.config import ConfigError, RunConfig, RunOptions, shortest
 from longtail.lab.data import GROUPS
@@ -48,8 +47,8 @@ def retrain_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         from longtail.lab.training import train
 
         path = train(config, running, progress(), devices)
-        if int(os.environ.get("RANK", 0)):
-            return  # the first process speaks for all
+        if not is_first_process():
+            return  # which speaks for all
         if as_json:
             print_json(_result(path))
         else:

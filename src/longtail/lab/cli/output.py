@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from tyro.conf import arg
 
 from longtail.lab.config import ConfigError
 
-__all__ = ["AsJson", "DataDir", "console", "print_json", "progress", "whole_numbers"]
+__all__ = ["AsJson", "DataDir", "console", "is_first_process", "print_json", "progress", "whole_numbers"]
 
 AsJson = Annotated[bool, arg(name="json", help="Print JSON.")]
 DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the data sets; $LONGTAIL_DATA by default.")]
@@ -27,6 +28,11 @@ def console() -> Console:
 def progress() -> Console:
     """Standard error."""
     return Console(stderr=True, highlight=False, markup=False)
+
+
+def is_first_process() -> bool:
+    """Whether this is the first of a training's processes: torchrun numbers them all, --devices those of a machine."""
+    return not int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0)
 
 
 def whole_numbers(texts: Sequence[str], source: str) -> list[int]:

@@ -40,8 +40,8 @@ class Scale:
     """The network of all runs."""
     batch_size: int | None = None
     """Images of a step; the learning rate goes with it."""
-    seeds: int = 1
-    """Each run is done with so many seeds, from 0 on."""
+    seeds: int | None = None
+    """Each run is done with so many seeds, from 0 on: by default 1, of the sweep small 2."""
 
 
 def sweep_command(
@@ -100,6 +100,7 @@ def _configs(name: str | None, scale: Scale) -> list[RunConfig]:
     dataset = flags.pop("dataset")
     if dataset is None:
         raise ConfigError(f"{name} needs a --dataset: {', '.join(SWEEPS[name].datasets)}")
+    flags["seeds"] = SWEEPS[name].seeds if scale.seeds is None else scale.seeds
     return rescaled(SWEEPS[name].runs(dataset), **flags)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail._checks import check_choice
-from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
+from longtail.lab.cli.output import AsJson, DataDir, console, is_first_process, print_json, progress
 from longtail.lab.config import OWN_OPTIONS, DataConfig, LossConfig, RunConfig, RunOptions, with_values
 from longtail.lab.data import GROUPS, DataError
 from longtail.lab.data.listing import list_images
@@ -64,8 +63,8 @@ def train_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         from longtail.lab.training import RunFolder, train
 
         path = train(config, running, progress(), devices)
-        if int(os.environ.get("RANK", 0)):
-            return  # the first process speaks for all
+        if not is_first_process():
+            return  # which speaks for all
         result = RunFolder(path).result()
         assert result is not None
         if as_json:

@@ -16,6 +16,7 @@ from longtail.lab.experiments.published import Published, published, published_e
 from longtail.lab.experiments.records import keep_records
 from longtail.lab.experiments.results import load_results
 from longtail.lab.experiments.search import Candidate, SearchOptions
+from longtail.lab.experiments.small import small_heads, small_protocol
 from longtail.lab.experiments.sweep import SweepResult, estimate, run_sweep
 from longtail.lab.experiments.tune import TuneResult, tune
 
@@ -39,6 +40,8 @@ __all__ = [
     "read_sweep",
     "rescaled",
     "run_sweep",
+    "small_heads",
+    "small_protocol",
     "table2",
     "table3",
     "training_curves",

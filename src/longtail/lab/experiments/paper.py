@@ -10,6 +10,7 @@ from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, 
 from longtail.lab.data import SubsetOptions
 from longtail.lab.data.summary import BETAS
 from longtail.lab.experiments.published import published_entries
+from longtail.lab.experiments.small import SMALL_DATASETS, small_protocol
 from longtail.lab.recipes import cifar, large, scaled
 from longtail.losses import owners_of
 
@@ -122,13 +123,15 @@ def training_curves(dataset: str) -> list[RunConfig]:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A table or figure of the paper."""
+    """A table or figure of the paper, or the protocol for a laptop."""
 
     runs: Callable[[str], list[RunConfig]]
     """The runs on a data set."""
     datasets: tuple[str, ...]
     """What the paper has it for."""
     about: str
+    seeds: int = 1
+    """How many, if not said otherwise."""
 
 
 SWEEPS: Mapping[str, Sweep] = {
@@ -137,6 +140,9 @@ SWEEPS: Mapping[str, Sweep] = {
     "heatmap": Sweep(heatmap, CIFAR, "appendix A: 5 losses, plain and with 4 β, 5 imbalances"),
     "table3": Sweep(table3, LARGE, "ResNet-50, -101, -152, softmax and class-balanced focal, 224 and 320 pixels"),
     "training_curves": Sweep(training_curves, (*LARGE, *CIFAR), "figure 7: softmax against class-balanced focal"),
+    "small": Sweep(
+        small_protocol, SMALL_DATASETS, "ResNet-8, 20 epochs, imbalance 100 and 50: for a laptop, 2 seeds", seeds=2
+    ),
 }
 
 

@@ -1,0 +1,100 @@
+"""A protocol that a laptop can repeat: the paper's comparison and what came after it, with a small network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from longtail._checks import check_choice
+from longtail.lab.config import DataConfig, LossConfig, RunConfig
+from longtail.lab.data import SubsetOptions
+from longtail.lab.data.summary import BETAS
+from longtail.lab.experiments.published import published_entries
+from longtail.lab.recipes import cifar, rebalanced, retrained
+
+__all__ = ["SMALL_DATASETS", "small_heads", "small_protocol"]
+
+SMALL_DATASETS = ("cifar10", "cifar100")
+EPOCHS = 20
+PLAIN = LossConfig(weighting="uniform")
+
+
+def small_protocol(dataset: str) -> list[RunConfig]:
+    """ResNet-8 on CIFAR-10 or CIFAR-100 at imbalance 100 and 50, with the paper's recipe shortened to 20 epochs.
+
+    At both: softmax, sigmoid and focal loss (γ = 1), each plain and with the β of the paper's best loss there; softmax
+    weighted by inverse frequency and by its square root. At 50 also softmax with each β of figure 5. At 100 also what
+    came after the paper: weights that are 1 on average over samples, deferred weights, balanced softmax, LDAM with
+    deferred weights, and class-balanced sampling.
+
+    Example:
+        >>> runs = small_protocol("cifar100")
+        >>> len(runs), [run.label for run in runs[:4]]
+        (24, ['softmax', 'softmax_0.9', 'sigmoid', 'sigmoid_0.9'])
+    """
+    check_choice("dataset", dataset, SMALL_DATASETS)
+    # A run that two lists name is there once.
+    return list(dict.fromkeys([*_at_100(dataset), *_at_50(dataset)]))
+
+
+def small_heads(runs: Sequence[RunConfig]) -> list[RunConfig]:
+    """What can be done after training, for the plain softmax runs among some at imbalance 100, once they are complete.
+
+    The last layer trained anew on classes drawn alike (cRT), with weights of equal norm (τ = 1), and with adjusted
+    logits (τ = 1).
+
+    Example:
+        >>> [run.head.label for run in small_heads(small_protocol("cifar10"))]
+        ['retrain', 'tau_norm_1', 'logit_adjustment_1']
+    """
+    parents = [run for run in runs if run.label == "softmax" and run.data.sampling == "shuffled"]
+    parents = [run for run in parents if run.data.subset.imbalance == 100]
+    return [
+        child
+        for parent in parents
+        for child in (retrained(parent), rebalanced(parent, "tau_norm"), rebalanced(parent, "logit_adjustment"))
+    ]
+
+
+def _at_50(dataset: str) -> list[RunConfig]:
+    return _as_in_the_paper(dataset, 50.0) + [_run(dataset, 50.0, LossConfig(beta=beta)) for beta in BETAS]
+
+
+def _at_100(dataset: str) -> list[RunConfig]:
+    runs = _as_in_the_paper(dataset, 100.0)
+    beta = _paper_beta(dataset, 100.0)
+    others = [LossConfig(beta=beta, normalize="samples"), LossConfig(loss="logit_adjusted", weighting="uniform")]
+    runs += [_run(dataset, 100.0, loss) for loss in others]
+    runs += [_deferred(_run(dataset, 100.0, LossConfig(loss=loss, beta=beta))) for loss in ("softmax", "ldam")]
+    plain = _run(dataset, 100.0, PLAIN)
+    return [*runs, replace(plain, data=replace(plain.data, sampling="class_balanced"))]
+
+
+def _as_in_the_paper(dataset: str, imbalance: float) -> list[RunConfig]:
+    losses = [
+        LossConfig(loss=loss, gamma=gamma, weighting="uniform" if beta is None else "effective", beta=beta)
+        for loss, gamma in (("softmax", None), ("sigmoid", None), ("focal", 1.0))
+        for beta in (None, _paper_beta(dataset, imbalance))
+    ]
+    losses += [LossConfig(weighting="inverse"), LossConfig(weighting="inverse_sqrt")]
+    return [_run(dataset, imbalance, loss) for loss in losses]
+
+
+def _run(dataset: str, imbalance: float, loss: LossConfig) -> RunConfig:
+    data = DataConfig(data=dataset, subset=SubsetOptions(imbalance=imbalance))
+    return replace(cifar(data, loss, EPOCHS), model="resnet8", test_every=5)
+
+
+def _deferred(run: RunConfig) -> RunConfig:
+    """With class weights from the first drop of the learning rate on."""
+    return replace(run, optimizer=replace(run.optimizer, defer_reweighting=run.optimizer.milestones[0]))
+
+
+def _paper_beta(dataset: str, imbalance: float) -> float:
+    """That of the best loss of Table 2."""
+    (beta,) = (
+        entry["beta"]
+        for entry in published_entries()
+        if (entry["data"], entry["imbalance"], entry["weighting"]) == (dataset, imbalance, "effective")
+    )
+    return float(beta)

@@ -1,0 +1,53 @@
+"""The protocol for a laptop: what it holds, and the tables that are made of its records."""
+
+import json
+
+import pytest
+
+from benchmarks.small import settings_of, table
+from longtail.lab.experiments import SWEEPS, load_results, rescaled, small_heads, small_protocol
+from tests.lab.experiments.test_results import write_run
+
+
+@pytest.mark.parametrize(("dataset", "betas"), [("cifar10", {0.9999}), ("cifar100", {0.9, 0.99})])
+def test_every_loss_is_there_plain_and_with_the_beta_of_the_paper(dataset, betas):
+    runs = small_protocol(dataset)
+    assert len(set(runs)) == len(runs) == 24
+    assert {(run.model, run.optimizer.epochs, run.data.subset.imbalance) for run in runs} == {
+        ("resnet8", 20, 100.0),
+        ("resnet8", 20, 50.0),
+    }
+    labels = {(run.loss.loss, run.loss.weighting) for run in runs}
+    assert {(loss, kind) for loss in ("softmax", "sigmoid", "focal") for kind in ("uniform", "effective")} <= labels
+    assert {run.loss.beta for run in runs if run.loss.loss == "sigmoid"} == {None, *betas}
+    at_50 = [run.loss.beta for run in runs if run.loss.loss == "softmax" and run.data.subset.imbalance == 50]
+    assert {0.9, 0.99, 0.999, 0.9999} <= set(at_50)
+
+
+def test_heads_are_those_of_the_plain_softmax_runs_of_each_seed():
+    runs = rescaled(small_protocol("cifar10"), seeds=2)
+    heads = small_heads(runs)
+    parents = {run.run_id for run in runs if run.label == "softmax" and run.data.subset.imbalance == 100}
+    assert {run.head.head_of for run in heads} <= parents
+    assert len({run.head.head_of for run in heads}) == SWEEPS["small"].seeds == 2
+    assert len(heads) == 6
+
+
+def test_a_table_has_each_method_once_with_its_difference_from_plain_softmax(tmp_path):
+    runs = [*(found := rescaled(small_protocol("cifar10"), seeds=2)), *small_heads(found)]
+    for place, run in enumerate(runs):
+        write_run(tmp_path, run, error=50.0 + place + run.seed)
+    rows = settings_of(load_results(tmp_path))
+    assert len(rows) == len(runs) / 2
+    at_100 = [row for row in rows if row["imbalance"] == 100]
+    names = [row["method"] for row in at_100]
+    assert len(set(names)) == len(names) == 16
+    assert "class-balanced LDAM, β 0.9999, from epoch 16" in names
+    assert "softmax, then classifier re-trained (cRT)" in names
+    first = next(row for row in at_100 if row["method"] == "softmax")
+    assert (first["seeds"], first["delta"], first["published"]) == ([0, 1], 0.0, 29.64)
+    balanced = next(row for row in at_100 if row["method"] == "class-balanced softmax, β 0.9999")
+    assert balanced["delta"] == 2.0
+    lines = table(at_100)
+    assert sum("**" in line for line in lines) == 1
+    json.dumps(rows, allow_nan=False)
