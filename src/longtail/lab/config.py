@@ -8,11 +8,10 @@ import functools
 import hashlib
 import json
 import re
-import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from tyro.conf import Fixed
 
@@ -24,6 +23,7 @@ from longtail._checks import (
     check_positive_integer,
 )
 from longtail.lab.data import FoldOptions, OwnImages, SubsetOptions
+from longtail.lab.encoding import decode, encode, without_defaults
 from longtail.lab.models import MODELS
 from longtail.losses import LOSSES, owners_of
 from longtail.samplers import SAMPLINGS
@@ -411,7 +411,7 @@ class RunConfig(Setting):
 
     def to_json(self) -> str:
         """Canonical: the same configuration gives the same text."""
-        return json.dumps(_encode(self), sort_keys=True, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(encode(self), sort_keys=True, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, source: object = "the configuration") -> RunConfig:
@@ -423,7 +423,7 @@ class RunConfig(Setting):
         if isinstance(content, dict) and content.get("version", VERSION) != VERSION:
             raise ConfigError(f"{source} has version {content['version']!r}; this is for version {VERSION}")
         try:
-            config: RunConfig = _decode(content, cls, "")
+            config: RunConfig = decode(content, cls, "")
         except (ConfigError, OverflowError, ValueError) as error:
             raise ConfigError(f"{source}: {error}") from None
         return config
@@ -439,7 +439,7 @@ class RunConfig(Setting):
         parts += [self.head.label] if self.head.label else []
         readable = "-".join(re.sub(r"[^\w.]+", "_", part) for part in parts)
         # Of what differs from the defaults: an option that comes later does not rename the runs before it.
-        canonical = json.dumps({"version": self.version} | _without_defaults(self), sort_keys=True)
+        canonical = json.dumps({"version": self.version} | without_defaults(self), sort_keys=True)
         return f"{readable}-{hashlib.sha256(canonical.encode()).hexdigest()[:10]}"
 
     @property
@@ -477,12 +477,13 @@ class RunOptions:
 
     def to_json(self) -> str:
         """For another process."""
-        return json.dumps(_encode(self))
+        return json.dumps(encode(self))
 
     @classmethod
     def from_json(cls, text: str) -> RunOptions:
         """What :meth:`to_json` wrote."""
-        options: RunOptions = _decode(json.loads(text), cls, "")
+        with config_errors():
+            options: RunOptions = decode(json.loads(text), cls, "")
         return options
 
 
@@ -507,7 +508,7 @@ def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
         >>> with_values(RunConfig(), {"imbalance": 50, "seed": 3}).run_id[:32]
         'digits-50-resnet32-softmax_0.999'
     """
-    content = _encode(config)
+    content = encode(config)
     places = field_places()
     for name, value in values.items():
         check_choice("name", name, tuple(places))
@@ -516,77 +517,6 @@ def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
         for parent in parents:
             inner = inner[parent]
         inner[leaf] = value
-    changed: RunConfig = _decode(content, RunConfig, "")
+    with config_errors():
+        changed: RunConfig = decode(content, RunConfig, "")
     return changed
-
-
-def _encode(value: Any) -> Any:
-    """A configuration as JSON has it; numbers that are to be floats are floats, so that 50 and 50.0 are the same."""
-    if not dataclasses.is_dataclass(value):
-        return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-    kinds = _kinds(type(value))  # type: ignore[arg-type]
-    encoded = {}
-    for item in dataclasses.fields(value):
-        content = getattr(value, item.name)
-        is_float = float in (kinds[item.name], *get_args(kinds[item.name]))
-        content = tuple(map(float, content)) if is_float and isinstance(content, tuple) else content
-        encoded[item.name] = float(content) if is_float and isinstance(content, int) else _encode(content)
-    return encoded
-
-
-@functools.cache
-def _kinds(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-@functools.cache
-def _default(kind: Any) -> dict[str, Any]:
-    default: dict[str, Any] = _encode(kind())
-    return default
-
-
-def _without_defaults(value: Any) -> dict[str, Any]:
-    """The encoded fields that are not as they are by default."""
-    encoded, default = _encode(value), _default(type(value))  # type: ignore[arg-type]
-    different: dict[str, Any] = {}
-    for item in dataclasses.fields(value):
-        content = getattr(value, item.name)
-        if dataclasses.is_dataclass(content):
-            inner = _without_defaults(content)
-            different |= {item.name: inner} if inner else {}
-        elif encoded[item.name] != default[item.name]:
-            different[item.name] = encoded[item.name]
-    return different
-
-
-def _decode(content: Any, kind: Any, place: str) -> Any:
-    """JSON as a value of the type ``kind``; ``place`` says where it is from."""
-    if dataclasses.is_dataclass(kind):
-        return _decode_dataclass(content, kind, place)
-    if get_origin(kind) in (Union, types.UnionType):
-        if content is None and type(None) in get_args(kind):
-            return None
-        (kind,) = (part for part in get_args(kind) if part is not type(None))
-    if get_origin(kind) is tuple and isinstance(content, list):
-        return tuple(_decode(part, get_args(kind)[0], place) for part in content)
-    if get_origin(kind) is Literal and content in get_args(kind):
-        return content
-    if kind is float and type(content) in (int, float):
-        return float(content)
-    if kind is Path and isinstance(content, str):
-        return Path(content)
-    if type(content) is kind:
-        return content
-    raise ConfigError(f"{place} cannot be {content!r}")
-
-
-def _decode_dataclass(content: Any, kind: Any, place: str) -> Any:
-    if not isinstance(content, dict):
-        raise ConfigError(f"{place or 'it'} must be an object, got {content!r:.60}")
-    kinds = _kinds(kind)
-    inner = {name: f"{place}.{name}".removeprefix(".") for name in content}
-    unknown = [name for name in content if name not in kinds]
-    if unknown:
-        check_choice("key", inner[unknown[0]], [f"{place}.{name}".removeprefix(".") for name in kinds])
-    values = {name: _decode(value, kinds[name], inner[name]) for name, value in content.items()}
-    return kind(**values)
