@@ -24,4 +24,4 @@ losses = [
     LossConfig(betas=tuple(asked["betas"])),
 ]
 data = DataConfig(data="digits", subset=SubsetOptions(imbalance=50))
-sweep = [replace(cifar(data, loss, epochs=40), model="resnet8", seed=seed) for seed in range(10) for loss in losses]
+sweep = [replace(cifar(data, loss, epochs=40), model="resnet8", seed=seed) for seed in range(8) for loss in losses]
