@@ -14,6 +14,7 @@ from longtail.lab.config import ConfigError, LossConfig
 from longtail.lab.experiments import heatmap as heatmap_runs
 from longtail.lab.experiments import load_results, losses
 from longtail.lab.report import FIGURES, Inputs, figures, save
+from longtail.lab.report.figures.runs import one_experiment
 from longtail.lab.report.theme import COLOURS, GREY, WIDEST, palette, spec
 from longtail.theory import expected_volume
 from longtail.weights import class_weights, effective_number
@@ -220,6 +221,14 @@ def test_neighbours_stand_together_where_there_are_many_classes(tmp_path):
     assert plain[0]["recall"] == pytest.approx(100 * counts[1:5].mean() / 250)  # the class that has none is left out
     assert plain[-1]["recall"] == pytest.approx(100 * counts[-5:].mean() / 250)
     assert (plain[-1]["most"], plain[-1]["fewest"]) == (5, 1)
+
+
+def test_losses_are_told_apart_by_what_is_not_usual(tmp_path):
+    own = [{"loss": "ldam", "scale": 20.0}, {"loss": "ldam"}, {"loss": "softmax_focal", "gamma": 1.0}, {}]
+    for values in own:
+        write_run(tmp_path, run_of(LossConfig(weighting="uniform", **values)))
+    names = list(one_experiment(load_results(tmp_path))["name"])
+    assert names == ["softmax", "softmax_focal, γ 1", "ldam, scale 20", "ldam"]
 
 
 def test_groups_that_have_no_class_are_left_out(frame):
