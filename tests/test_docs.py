@@ -21,8 +21,8 @@ from longtail.lab.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-ROOMS = ["", ".functional", ".schedules", ".samplers", ".theory", ".lab.data", ".lab.models", ".lab.config"]
-ROOMS += [".lab.recipes", ".lab.training", ".lab.experiments", ".lab.report"]
+ROOMS = ["", ".functional", ".schedules", ".samplers", ".prototypes", ".theory", ".lab.data", ".lab.models"]
+ROOMS += [".lab.config", ".lab.recipes", ".lab.training", ".lab.advice", ".lab.experiments", ".lab.report"]
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 

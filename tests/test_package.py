@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import longtail
+import longtail.lab.advice
 import longtail.lab.data
 import longtail.lab.experiments
 import longtail.lab.report
@@ -45,6 +46,7 @@ PUBLIC = {
         ClassifierMetrics Interrupted LoadedRun RunFolder RunInUse TrainingError evaluate_run load_run
         log_probabilities open_data predict stop_signals train
     """,
+    "longtail.lab.advice": "QUANTILE Advice advise network_features pixel_features view_distances",
     "longtail.lab.experiments": """
         SWEEPS Candidate ExecutorOptions Published SearchOptions SweepResult TuneResult beta_sweep estimate expand
         heatmap keep_records load_results losses published published_entries read_sweep rescaled run_sweep small_heads

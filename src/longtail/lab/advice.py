@@ -117,7 +117,14 @@ def advise(dataset: ImageDataset, run: LoadedRun | None = None, quantile: float 
 
 
 def network_features(run: LoadedRun) -> Features:
-    """What the last layer of a trained network sees."""
+    """What the last layer of a trained network sees.
+
+    Example:
+        >>> from longtail.lab.training import load_run
+        >>> features = network_features(load_run("runs/digits-…"))  # doctest: +SKIP
+        >>> features(torch.zeros(2, 1, 8, 8)).shape  # doctest: +SKIP
+        torch.Size([2, 64])
+    """
     network: Any = run.model
 
     def features(images: Tensor) -> Tensor:
@@ -129,7 +136,13 @@ def network_features(run: LoadedRun) -> Features:
 
 
 def pixel_features(dataset: ImageDataset, seed: int = 0) -> Features:
-    """The principal components of the pixels, fitted to some of the training images; image files are made small."""
+    """The principal components of the pixels, fitted to some of the training images; image files are made small.
+
+    Example:
+        >>> from longtail.lab.data import open_dataset
+        >>> pixel_features(open_dataset("digits"))(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 64])
+    """
     chosen = _some(len(dataset.train), FITTED, seed)
     loader = evaluation_loader(dataset, BATCH, images=dataset.train.subset(chosen), image_size=THUMBNAIL)
     pixels = torch.cat([batch.images.flatten(1) for batch in loader.epoch(0)])
@@ -147,6 +160,12 @@ def view_distances(
     """Distances between the features of two augmented views of an image, for some of the training images.
 
     Views are what training sees: padded, cropped and mirrored at random, as the data set allows.
+
+    Example:
+        >>> from longtail.lab.data import open_dataset
+        >>> dataset = open_dataset("digits")
+        >>> view_distances(dataset, pixel_features(dataset), images=100).shape
+        (100,)
     """
     chosen = _some(len(dataset.train), images, seed)
     loader = training_loader(dataset, BATCH, order=lambda epoch: chosen, seed=seed, image_size=image_size)
