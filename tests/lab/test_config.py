@@ -143,6 +143,8 @@ def test_what_it_does_not_know_is_refused_by_name(text, message):
 def test_the_canonical_json_is_what_it_was():
     """Runs are found by their id: a change of form must come with a new version."""
     assert RunConfig().run_id == "digits-resnet32-softmax_0.999-s0-c3aa974421"
+    assert cifar(epochs=1).run_id == "digits-resnet32-softmax_0.999-s0-60aeb9e367"
+    assert large(loss=LossConfig(loss="focal")).run_id == "digits-resnet50-focal_0.5_0.999-s0-2bfb6a5ce3"
     assert set(json.loads(RunConfig().to_json())) == {
         *("version", "data", "model", "loss", "optimizer", "seed", "test_every", "precision", "compile"),
         *("sync_batch_norm", "head"),

@@ -64,7 +64,9 @@ def advise_command(
     dataset = open_dataset(data, data_dir, own=own, console=progress())
     for note in dataset.notes:
         progress().print(note, soft_wrap=True)
-    advice = advise(subset.choose(dataset)[0], loaded, quantile)
+    chosen = subset.choose(dataset)[0]
+    progress().print(f"comparing {len(chosen.train):,} images …", soft_wrap=True)
+    advice = advise(chosen, loaded, quantile)
     config = _config(DataConfig(data=data, subset=subset, own=own), loaded.config if loaded else None)
     if output is not None:
         from longtail.lab.report import save
