@@ -112,7 +112,7 @@ def estimate_prototypes(
 
     Where it fails: with n far below √N all samples are alone, and there is only a lower bound; with n far above N log N
     none is, the first estimator says 1, and only ``growth`` still knows. Where some prototypes are likelier than
-    others, both find a smaller number. And both follow from the radius.
+    others, both grow with n, the first one beyond the truth. And both follow from the radius.
 
     Distances are exact and in blocks: memory does not grow with the number of pairs.
 
