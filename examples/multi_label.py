@@ -29,7 +29,7 @@ def train(dataset, criterion):
     multi_hot = dataset.tensors[1]
     init_classifier_bias_(model[-1], prior=class_counts(multi_hot) / len(multi_hot))  # start at each class's frequency
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(7):
+    for _ in range(10):
         for images, targets in DataLoader(dataset, batch_size=32, shuffle=True):
             optimizer.zero_grad()
             criterion(model(images), targets).backward()
