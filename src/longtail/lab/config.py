@@ -131,7 +131,8 @@ class LossConfig:
     loss: str = "softmax"
     """softmax, sigmoid, focal, softmax_focal, logit_adjusted (balanced softmax), ldam or asymmetric."""
     weighting: str = "effective"
-    """Weights of the classes: effective (class-balanced), inverse, inverse_sqrt, or uniform (plain)."""
+    """Weights of the classes: effective (class-balanced), inverse, inverse_sqrt, or uniform (plain), which is
+    usual with logit_adjusted: it corrects for the sizes of the classes by itself."""
     beta: float | None = None
     """β of the effective weights, 0.999 if not given: 0 weights all classes alike, 1 by inverse frequency."""
     betas: tuple[float, ...] = ()

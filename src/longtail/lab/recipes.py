@@ -21,6 +21,7 @@ __all__ = [
     "retrained",
     "scaled",
     "train_command",
+    "usual_weighting",
 ]
 
 SMALL_IMAGES = ("digits", "cifar10", "cifar20", "cifar100")
@@ -133,6 +134,16 @@ def rebalanced(parent: RunConfig, method: str, tau: float | None = None, of: str
     return replace(parent, head=HeadConfig(head_of=of or parent.run_id, head_method=method, head_tau=tau))
 
 
+def usual_weighting(loss: str) -> str:
+    """How a loss weights classes if nothing else is said: logit adjustment corrects for their sizes by itself.
+
+    Example:
+        >>> usual_weighting("focal"), usual_weighting("logit_adjusted")
+        ('effective', 'uniform')
+    """
+    return "uniform" if loss == "logit_adjusted" else "effective"
+
+
 def default_recipe(data: str) -> str:
     """The recipe for a data set.
 
@@ -154,7 +165,7 @@ def train_command(config: RunConfig) -> str:
     loss = LossConfig(loss=config.loss.loss, weighting=config.loss.weighting)
     start = RECIPES[name](DataConfig(data=config.data.data), loss, epochs)
     words = ["longtail", "train", "--data", config.data.data, "--loss", loss.loss]
-    words += ["--weighting", loss.weighting] if loss.weighting != "effective" else []
+    words += ["--weighting", loss.weighting] if loss.weighting != usual_weighting(loss.loss) else []
     words += ["--epochs", str(epochs)]
     for flag, place in field_places().items():
         value: Any = functools.reduce(getattr, place, config)

@@ -1,12 +1,14 @@
 """Sweep files."""
 
 import json
+import shlex
 
 import pytest
 
+from longtail.lab.cli.train import starting_point
 from longtail.lab.config import ConfigError
 from longtail.lab.experiments import expand, read_sweep
-from longtail.lab.recipes import cifar, large
+from longtail.lab.recipes import cifar, large, train_command
 
 
 def test_lists_are_swept_over_and_all_else_is_the_same():
@@ -70,3 +72,13 @@ def test_a_bad_file_is_one_clear_line(tmp_path, name, content, message):
     with pytest.raises(ConfigError, match=message) as error:
         read_sweep(tmp_path / name)
     assert "\n" not in str(error.value)
+
+
+def test_logit_adjustment_comes_without_class_weights_if_nothing_is_said():
+    runs = expand({"loss": ["softmax", "logit_adjusted"]})
+    assert [run.loss.label for run in runs] == ["softmax_0.999", "logit_adjusted"]
+    assert expand({"loss": "logit_adjusted", "weighting": "effective"})[0].loss.label == "logit_adjusted_0.999"
+    assert starting_point(["--data", "digits", "--loss", "logit_adjusted"]).loss.weighting == "uniform"
+    for run in (*runs, *expand({"loss": "logit_adjusted", "weighting": "effective"})):
+        words = shlex.split(train_command(run))[2:]
+        assert starting_point(words).loss == run.loss

@@ -19,7 +19,7 @@ from longtail.lab.cli.output import AsJson, DataDir, console, is_first_process, 
 from longtail.lab.config import OWN_OPTIONS, DataConfig, LossConfig, RunConfig, RunOptions, with_values
 from longtail.lab.data import GROUPS, DataError
 from longtail.lab.data.listing import list_images
-from longtail.lab.recipes import LATE, RECIPES, default_recipe, scaled
+from longtail.lab.recipes import LATE, RECIPES, default_recipe, scaled, usual_weighting
 
 if TYPE_CHECKING:
     from longtail.lab.training import LoadedRun
@@ -134,7 +134,9 @@ def _read_config(path: Path) -> RunConfig:
 
 def _loss(given: argparse.Namespace, base: LossConfig) -> LossConfig:
     """The loss that was named, without the values of another one."""
-    loss, weighting = given.loss or base.loss, given.weighting or base.weighting
+    loss = given.loss or base.loss
+    usual = base.weighting if usual_weighting(loss) == usual_weighting(base.loss) else usual_weighting(loss)
+    weighting = given.weighting or usual
     own: dict[str, Any] = {name: getattr(base, name) if loss == base.loss else None for name in OWN_OPTIONS}
     beta = base.beta if weighting == base.weighting else None
     betas = base.betas if weighting == base.weighting else ()

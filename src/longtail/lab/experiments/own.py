@@ -12,7 +12,7 @@ from typing import Any
 
 from longtail._checks import check_choice
 from longtail.lab.config import OWN_OPTIONS, ConfigError, DataConfig, LossConfig, RunConfig, field_places, with_values
-from longtail.lab.recipes import LATE, RECIPES, default_recipe, scaled
+from longtail.lab.recipes import LATE, RECIPES, default_recipe, scaled, usual_weighting
 from longtail.losses import LOSSES
 
 __all__ = ["expand", "read_sweep"]
@@ -95,7 +95,7 @@ def _values(name: str, value: Any) -> list[Any]:
 def _config(values: dict[str, Any]) -> tuple[RunConfig, set[str]]:
     """A configuration, and the names of the values that are in it."""
     data, loss = values.get("data", "digits"), values.get("loss", "softmax")
-    weighting = values.get("weighting", "effective")
+    weighting = values.get("weighting", usual_weighting(loss))
     recipe = values.pop("recipe", None) or default_recipe(data)
     check_choice("recipe", recipe, tuple(RECIPES))
     own = LOSSES[loss].options if loss in LOSSES else {}
