@@ -53,8 +53,7 @@ class Loss(nn.Module):
         check_in_unit_interval("label_smoothing", label_smoothing)
         check_choice("reduction", reduction, REDUCTIONS)
         self.register_buffer("class_weight", None if class_weight is None else as_buffer(class_weight))
-        own_counts = None if counts is None else as_buffer(like(counts, present_counts(counts)))
-        self.register_buffer("counts", own_counts)
+        self.register_buffer("counts", None if counts is None else _counts_buffer(counts))
         self.function = function
         self.label_smoothing = label_smoothing
         self.ignore_index = ignore_index
@@ -286,6 +285,13 @@ class AsymmetricLoss(Loss):
     ) -> None:
         own = {"gamma_negative": gamma_negative, "gamma_positive": gamma_positive, "clip": clip}
         super().__init__(functional.asymmetric_loss, class_weight, label_smoothing, ignore_index, reduction, **own)
+
+
+def _counts_buffer(counts: Any) -> Tensor:
+    """Counts as a tensor; whole numbers stay such, since ``.half()`` would make infinity of 70,000 samples."""
+    values = present_counts(counts)
+    whole = values.astype(np.int64)
+    return torch.as_tensor(like(counts, whole)) if (whole == values).all() else as_buffer(like(counts, values))
 
 
 def as_buffer(class_weight: Any) -> Tensor:
