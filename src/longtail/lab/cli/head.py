@@ -46,6 +46,9 @@ def retrain_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         """
         from longtail.lab.training import train
 
+        if found is None:
+            _config(_whole(run))  # which says what is wrong with it
+            raise ConfigError(f"{run} must come before the flags")
         path = train(config, running, progress(), devices)
         if not is_first_process():
             return  # which speaks for all
@@ -60,9 +63,9 @@ def retrain_command(arguments: Sequence[str] | None) -> Callable[..., None]:
 def rebalance_command(
     run: Run,
     method: Annotated[
-        Literal["tau_norm", "logit_adjustment"],
+        Literal["tau_norm", "logit_adjustment"] | None,
         arg(help="tau_norm divides the weights of a class by their norm to the τ; logit_adjustment subtracts τ log π."),
-    ],
+    ] = None,
     tau: Annotated[tuple[float, ...], arg(help="τ, one or several: the larger, the more rare classes gain.")] = (1.0,),
     data_dir: DataDir = None,
     accelerator: Annotated[str, arg(help="cpu, cuda, mps or auto.")] = "auto",
@@ -78,6 +81,8 @@ def rebalance_command(
     """
     from longtail.lab.training import train
 
+    if method is None:
+        raise ConfigError("which method? --method tau_norm or --method logit_adjustment")
     if not tau:
         raise ConfigError("which τ? --tau 1, or several")
     parent = _whole(run)
@@ -91,9 +96,10 @@ def rebalance_command(
 
 
 def _named(arguments: Sequence[str]) -> Path | None:
-    """The run that the arguments name: a folder of one, or, if there is none, the first that is no flag."""
+    """The run that the arguments name: a folder of one, or what comes first."""
     words = [Path(word) for word in arguments if not word.startswith("-")]
-    found = [word for word in words if (word / "config.json").exists()] or words
+    found = [word for word in words if (word / "config.json").exists()]
+    found += words[:1] if words and str(words[0]) == arguments[0] else []
     return _whole(found[0]) if found else None
 
 
