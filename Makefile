@@ -11,8 +11,8 @@ help: ## say what each target does
 demo: .venv/installed ## train on long-tailed digits, plain and class-balanced: a minute
 	@$(BIN)/longtail demo
 
-test: lint ## ruff, mypy, pytest with doctests: eight minutes; the page is tested where chromium and chromium-driver are installed
-	$(BIN)/pytest
+test: lint ## ruff, mypy, pytest with doctests: ten minutes; the page is tested where chromium and chromium-driver are installed
+	$(BIN)/pytest --numprocesses auto --dist loadfile
 
 test-slow: .venv/installed ## what make test leaves out: compiled networks, processes that start themselves
 	$(BIN)/pytest -m slow
