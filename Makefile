@@ -39,7 +39,7 @@ bench: .venv/installed-bench ## speed and memory beside the peers, into results/
 bench-tuning: .venv/installed ## what pruning saves in tuning: half an hour
 	$(BIN)/python -m benchmarks.tuning --output results/bench
 
-results: .venv/installed ## the small protocol on long-tailed CIFAR from nothing but the data ($$LONGTAIL_DATA), into results/: hours
+results: .venv/installed ## the small protocol on long-tailed CIFAR from nothing but the data (in LONGTAIL_DATA), into results/: hours
 	$(BIN)/python -m benchmarks.small --output results
 
 docs: .venv/installed ## the documentation site, into build/docs
