@@ -164,6 +164,12 @@ def test_a_network_of_other_data_or_another_kind_is_not_taken_over(parent, make,
     refused(with_values(child, changes), parent.parent, message)
 
 
+def test_a_head_may_be_retrained_with_other_augmentation_and_sampling(parent):
+    other = {"mixup": 0.2, "cutmix": 1.0, "augment": False, "sampling": "square_root"}
+    config = with_values(retrained(RunFolder(parent).config(), epochs=1), other)
+    assert (train(config, RunOptions(runs=parent.parent)) / "result.json").exists()
+
+
 def refused(config, runs, message):
     with pytest.raises(ConfigError, match=message) as error:
         train(config, RunOptions(runs=runs))

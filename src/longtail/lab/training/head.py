@@ -17,7 +17,7 @@ from longtail.lab.training.run_folder import RunFolder
 
 __all__ = ["check_parent", "rebalance_", "take_over"]
 
-FREE = ("sampling", "sampling_beta", "augment")
+FREE = ("sampling", "sampling_beta", "augment", "mixup", "cutmix")
 """What of the data may be other than in the run that a head is retrained for: not which images they are."""
 
 
