@@ -198,6 +198,11 @@ class LossConfig:
         return LOSSES[self.loss].is_sigmoid
 
     @property
+    def is_plain(self) -> bool:
+        """Whether all classes weigh the same, whatever their images."""
+        return self.weighting == "uniform" or not any(self.betas or (self.beta != 0,))
+
+    @property
     def cosine_scale(self) -> float | None:
         """What the network multiplies cosines by, if its last layer is to give such."""
         return self.scale if self.loss == "ldam" else None
@@ -394,7 +399,7 @@ class RunConfig(Setting):
         if self.version != VERSION:
             raise ConfigError(f"a configuration of version {self.version}; this is for version {VERSION}")
         late, span, beta = self.optimizer.defer_reweighting, self.optimizer.anneal_beta, self.loss.beta
-        if late is not None and (self.loss.weighting == "uniform" or beta == 0):
+        if late is not None and self.loss.is_plain:
             raise ConfigError(f"defer_reweighting {late:g} would do nothing: there are no class weights")
         if span is not None and (beta is None or not 0 < beta < 1):
             has = "there is none" if beta is None else f"it is {beta:g}"

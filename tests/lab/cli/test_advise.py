@@ -5,9 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from longtail.lab.config import LossConfig
+from longtail.lab.cli.advise import _command, _config
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, with_values
+from longtail.lab.data import SubsetOptions
 from longtail.lab.experiments import expand, load_results
 from longtail.lab.experiments.aggregate import deltas
+from longtail.lab.recipes import rebalanced, retrained
 from longtail.lab.training import RunFolder
 from longtail.lab.training.build import build_loss
 from longtail.weights import class_weights, effective_number
@@ -48,6 +51,29 @@ def test_the_table_ends_with_commands_that_train(capsys, tmp_path):
         assert code == 0, error
     betas = {len(RunFolder(path).config().loss.betas) for path in (tmp_path / "runs").iterdir()}
     assert betas == {0, 10}
+
+
+@pytest.mark.parametrize("late", [{"defer_reweighting": 3.0}, {"defer_reweighting": 2.0, "anneal_beta": 3.0}])
+def test_a_run_whose_weights_came_late_lends_its_schedule_where_there_are_such_weights(late):
+    config = with_values(small_config(), late)
+    assert "--defer-reweighting" in _command(config, 0.9)
+    assert ("--anneal-beta" in _command(config, 0.9)) == ("anneal_beta" in late)
+    command = _command(config, betas=BETAS)
+    assert "--defer-reweighting" in command
+    assert "--anneal-beta" not in command
+    for plain in (_command(config, 0.0), _command(config, betas=(0.0,) * 10)):
+        assert "--defer-reweighting" not in plain
+    with pytest.raises(ConfigError, match="would do nothing: there are no class weights"):
+        with_values(small_config(), {"betas": [0.0] * 10, "defer_reweighting": 3.0})
+
+
+def test_the_command_trains_a_whole_network_on_all_images():
+    data = DataConfig(subset=SubsetOptions(imbalance=20.0))
+    run = with_values(small_config(), {"folds": 3, "fold": 1})
+    assert _config(data, run) == small_config()
+    assert _config(data, rebalanced(run, "tau_norm")) == small_config()
+    afresh = _config(data, retrained(run))
+    assert (afresh.model, afresh.optimizer.epochs, afresh.head.head_of) == ("resnet8", 200, None)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from tyro.conf import OmitArgPrefixes, arg
 from longtail._checks import check_choice, check_in_unit_interval
 from longtail.lab.cli.data import some_rows
 from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
-from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, config_errors
+from longtail.lab.cli.train import with_loss
+from longtail.lab.config import ConfigError, DataConfig, HeadConfig, LossConfig, RunConfig, config_errors
 from longtail.lab.data import OwnImages, SubsetOptions, open_dataset
 from longtail.lab.recipes import RECIPES, default_recipe, train_command
 
@@ -80,15 +81,17 @@ def advise_command(
 
 
 def _config(data: DataConfig, of_run: RunConfig | None) -> RunConfig:
-    """How to train on the data: as the run did, or by the recipe."""
-    if of_run is not None:
-        return replace(of_run, data=replace(of_run.data, data=data.data, subset=data.subset, own=data.own))
-    return RECIPES[default_recipe(data.data)](data, LossConfig())
+    """How to train on the data: as the network of the run was trained, where that is told, or by the recipe."""
+    if of_run is None or of_run.head.head_method == "retrain":
+        config = RECIPES[default_recipe(data.data)](data, LossConfig())
+        return config if of_run is None else replace(config, model=of_run.model)
+    whole = replace(of_run.data, data=data.data, subset=data.subset, own=data.own, fold=data.fold)
+    return replace(of_run, data=whole, head=HeadConfig())
 
 
 def _command(config: RunConfig, beta: float | None = None, betas: tuple[float, ...] = ()) -> str:
     loss = replace(config.loss, weighting="effective", beta=beta, betas=betas)
-    return train_command(replace(config, loss=loss))
+    return train_command(with_loss(config, loss))
 
 
 def _content(advice: Advice, config: RunConfig) -> dict[str, Any]:

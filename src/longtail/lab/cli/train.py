@@ -146,11 +146,10 @@ def _loss(given: argparse.Namespace, base: LossConfig) -> LossConfig:
 def with_loss(base: RunConfig, loss: LossConfig) -> RunConfig:
     """With another loss, and without a schedule of weights that it does not have."""
     late, span = base.optimizer.defer_reweighting, base.optimizer.anneal_beta
-    plain = loss.weighting == "uniform" or loss.beta == 0
     optimizer = replace(
         base.optimizer,
-        defer_reweighting=None if plain else late,
-        anneal_beta=None if plain or loss.weighting != "effective" else span,
+        defer_reweighting=None if loss.is_plain else late,
+        anneal_beta=None if loss.is_plain or loss.beta is None else span,
     )
     return replace(base, loss=loss, optimizer=optimizer)
 
