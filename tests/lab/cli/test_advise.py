@@ -116,6 +116,14 @@ def test_a_sweep_takes_one_list_of_betas_or_several(tmp_path):
     assert [config.loss.label for config in mixed] == ["softmax_betas", "softmax"]
 
 
+def test_a_sweep_leaves_out_what_does_nothing_beside_betas():
+    runs = expand({"beta": [0.9, 0.99], "betas": [[], list(BETAS)], "anneal_beta": 20})
+    labels = ["softmax_0.9_annealed20", "softmax_betas", "softmax_0.99_annealed20"]
+    assert [config.label for config in runs] == labels
+    late = expand({"betas": [list(BETAS), [0.0] * 10], "defer_reweighting": 160})
+    assert [config.label for config in late] == ["softmax_betas_drw160", "softmax_betas"]
+
+
 def test_results_of_betas_are_compared_with_the_plain_loss(tmp_path):
     from tests.lab.experiments.test_results import run_of, write_run
 

@@ -100,15 +100,18 @@ def _config(values: dict[str, Any]) -> tuple[RunConfig, set[str]]:
     check_choice("recipe", recipe, tuple(RECIPES))
     own = LOSSES[loss].options if loss in LOSSES else {}
     values = {name: value for name, value in values.items() if name not in OWN_OPTIONS or name in own}
-    if weighting != "effective":
+    betas = values.get("betas") if weighting == "effective" else None
+    if weighting != "effective" or betas:
         values.pop("beta", None)
+    if weighting != "effective":
         values.pop("betas", None)
     if values.get("sampling") != "effective":
         values.pop("sampling_beta", None)
     late = {name: values.pop(name) for name in LATE if name in values}
-    if weighting == "uniform" or values.get("beta") == 0:
+    no_weights = isinstance(betas, (list, tuple)) and len(betas) and not any(betas)
+    if weighting == "uniform" or values.get("beta") == 0 or no_weights:
         late.clear()
-    if weighting != "effective":
+    if weighting != "effective" or betas:
         late.pop("anneal_beta", None)
     start = RECIPES[recipe](DataConfig(data=data), LossConfig(loss=loss, weighting=weighting))
     start = with_values(start, late)
