@@ -110,6 +110,8 @@ BASE = cifar_run("cifar10", 100, "softmax")
         replace(
             cifar_run("cifar10", 200, "softmax"), loss=LossConfig(beta=0.9999, normalize="samples")
         ),  # of which there is one with weights that are 1 on average over classes
+        # Of equal classes, one β for all gives no weights, but one for each does.
+        replace(cifar_run("cifar10", 1, "sigmoid"), loss=LossConfig(loss="sigmoid", betas=(0.9,) * 9 + (1.0,))),
         large_run("imagenet", "resnet50", 320, SOFTMAX),
         large_run("imagenet", "resnet34", 224, SOFTMAX),
         large_run("imagenet", "resnet50", 224, LossConfig(loss="focal", beta=0.99)),

@@ -60,6 +60,8 @@ def published(config: RunConfig) -> Published | None:
         return None
     if data.mixup or data.cutmix or config.label != loss.label:  # what the paper does not do, such as late weights
         return None
+    if loss.betas:
+        return None
     size = None if is_cifar else data.image_size
     setting = (data.data, imbalance, size, config.model, loss.loss, loss.gamma, loss.weighting)
     # An effective weighting without a β is the starred one of equal classes, where all weights are 1 whatever the β.
