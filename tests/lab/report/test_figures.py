@@ -318,6 +318,22 @@ def test_what_has_nothing_to_show_says_what_is_missing(tmp_path, figure, losses_
         figure(load_results(tmp_path))
 
 
+def test_two_lists_of_betas_are_two_losses_and_not_two_seeds(tmp_path):
+    write_whole_run(tmp_path, run_of(PLAIN), 30.0)
+    one, other = (LossConfig(betas=(beta,) * 9 + (0.99,)) for beta in (0.5, 0.9))
+    write_whole_run(tmp_path, run_of(one), 25.0)
+    write_whole_run(tmp_path, run_of(one, seed=1), 25.0)
+    rows = rows_of(figures.group_recalls(load_results(tmp_path)), "name", "seeds")
+    assert {row["name"]: row["seeds"] for row in rows} == {"without the term": 1, "β of each class": 2}
+    write_whole_run(tmp_path, run_of(other), 20.0)
+    frame = load_results(tmp_path)
+    rows = rows_of(figures.group_recalls(frame), "name", "seeds")
+    seeds = {"without the term": 1, "β of each class (1 of 2)": 2, "β of each class (2 of 2)": 1}
+    assert {row["name"]: row["seeds"] for row in rows} == seeds
+    best = figures.runs.best_pair(figures.runs.one_experiment(frame))
+    assert best["error"].tolist() == [30.0, 20.0]
+
+
 def test_runs_of_several_experiments_are_never_mixed(tmp_path):
     write_run(tmp_path, run_of(PLAIN))
     write_run(tmp_path, run_of(BALANCED, model="resnet8"))

@@ -330,8 +330,8 @@ def _compared(frame: DataFrame, classes: int) -> dict[str, list[float | None]]:
     try:
         chosen = best_pair(runs)
     except ConfigError:
-        best = runs.groupby("label", sort=False)["error"].mean().idxmin()
-        chosen = runs[runs["label"] == best]
+        best = runs.groupby("name", sort=False)["error"].mean().idxmin()
+        chosen = runs[runs["name"] == best]
     recalls = {str(label): _mean_recall(part, classes) for label, part in chosen.groupby("label", sort=False)}
     return {label: recall for label, recall in recalls.items() if any(value is not None for value in recall)}
 

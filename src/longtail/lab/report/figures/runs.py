@@ -49,7 +49,7 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
         _refuse_several(twice, "learning_rate")
     runs = runs.assign(
         loss_name=[_loss_name(row) for row in runs[["loss", *OWN_OPTIONS]].to_dict("records")],
-        term=[_term(*values) for values in zip(*(runs[name] for name in OF_TERM), strict=True)],
+        term=[_term(*values) for values in zip(_betas_names(runs), *(runs[name] for name in OF_TERM), strict=True)],
     )
     kinds = list(LOSSES)
     ranks = pd.DataFrame(
@@ -58,6 +58,7 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
             **{name: runs[name].fillna(-1) for name in OWN_OPTIONS},
             "weighting": runs["weighting"].map(SCHEMES.index),
             "beta": runs["beta"].fillna(-1),
+            "betas": runs["betas"],
             **{name: runs[name].fillna(-1) for name in ("defer_reweighting", "anneal_beta")},
             "normalize": runs["normalize"],
             "seed": runs["seed"],
@@ -87,12 +88,19 @@ def _loss_name(row: dict[str, Any]) -> str:
     return ", ".join([row["loss"], *told])
 
 
-def _term(weighting: str, beta: float, normalize: str, late: float, span: float) -> str:
+def _betas_names(runs: pd.DataFrame) -> list[str]:
+    """A β for each class is too long a name: with several such lists, they have numbers."""
+    lists = sorted({betas for betas in runs["betas"] if betas})
+    names = {betas: f" ({number} of {len(lists)})" for number, betas in enumerate(lists, start=1)}
+    return ["β of each class" + (names[betas] if betas and len(lists) > 1 else "") for betas in runs["betas"]]
+
+
+def _term(betas: str, weighting: str, beta: float, normalize: str, late: float, span: float) -> str:
     """What the term is; how weights are scaled, and when they begin, is told where it is not as in the paper."""
     if weighting == "uniform":
         return PLAIN
     name = (
-        "β of each class"
+        betas
         if weighting == "effective" and pd.isna(beta)
         else f"β {beta_name(beta)}"
         if weighting == "effective"
