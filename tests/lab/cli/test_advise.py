@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from longtail.lab.cli import main
 from longtail.lab.cli.advise import _command, _config
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, with_values
 from longtail.lab.data import SubsetOptions
@@ -105,6 +106,33 @@ def test_a_loss_with_betas_has_their_weights():
     loss = build_loss(small_config(loss=LossConfig(betas=BETAS)), counts)
     assert loss.class_weight.numpy() == pytest.approx(class_weights(counts, beta=BETAS), rel=1e-6)
     assert small_config(loss=LossConfig(betas=BETAS)).loss.label == "softmax_betas"
+
+
+@pytest.mark.parametrize(
+    ("base", "flags", "label"),
+    [
+        ({"beta": 0.9}, ["--betas", *map(str, BETAS)], "softmax_betas"),
+        ({"anneal_beta": 2.0, "defer_reweighting": 2.0}, ["--betas", *map(str, BETAS)], "softmax_betas_drw2"),
+        ({"betas": list(BETAS)}, ["--beta", "0.99"], "softmax_0.99"),
+        ({"betas": list(BETAS)}, ["--seed", "1"], "softmax_betas"),
+        ({"beta": 0.9, "defer_reweighting": 2.0}, ["--beta", "0"], "softmax_0"),
+        ({"weighting": "inverse", "beta": None}, ["--weighting", "effective", "--betas", "0.9"], "softmax_betas"),
+    ],
+)
+def test_a_flag_for_beta_takes_the_place_of_what_a_config_file_says(tmp_path, base, flags, label):
+    (tmp_path / "config.json").write_text(with_values(small_config(), base).to_json())
+    arguments = ["--config", str(tmp_path), *flags]
+    assert parsed(arguments).label == label
+
+
+def parsed(arguments):
+    """What ``longtail train`` would train."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("longtail.lab.training.train", lambda config, *_: found.append(config) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            main(["train", *arguments])
+    return found[0]
 
 
 def test_a_sweep_takes_one_list_of_betas_or_several(tmp_path):

@@ -91,8 +91,9 @@ def starting_point(
 ) -> RunConfig:
     """What the other flags are differences from; with a loss instead of theirs, or in place of a file, if given."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("data", "loss", "weighting", "recipe", "config", "epochs", "sampling"):
+    for name in ("data", "loss", "weighting", "beta", "recipe", "config", "epochs", "sampling"):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--betas", nargs="*")
     for name in LATE:
         parser.add_argument(f"--{name.replace('_', '-')}", f"--{name}", type=float)
     try:
@@ -108,8 +109,8 @@ def starting_point(
     if base is not None:
         if given.sampling and given.sampling != base.data.sampling:
             base = replace(base, data=replace(base.data, sampling=given.sampling, sampling_beta=None))
-        if given.loss or given.weighting:
-            base = with_loss(base, _loss(given, base.loss))
+        if given.loss or given.weighting or given.beta or given.betas:
+            base = with_loss(base, _with_beta(given, _loss(given, base.loss)))
     else:
         if arguments is not None and not given.data and not {"-h", "--help"} & set(arguments):
             raise ValueError("which data? --data digits, a name of longtail data list, or a folder of images")
@@ -141,6 +142,17 @@ def _loss(given: argparse.Namespace, base: LossConfig) -> LossConfig:
     beta = base.beta if weighting == base.weighting else None
     betas = base.betas if weighting == base.weighting else ()
     return replace(base, loss=loss, weighting=weighting, beta=beta, betas=betas, **own)
+
+
+def _with_beta(given: argparse.Namespace, loss: LossConfig) -> LossConfig:
+    """With the β that was named, one or one for each class, in place of the other kind."""
+    try:
+        beta, betas = given.beta and float(given.beta), tuple(map(float, given.betas or ()))
+    except ValueError:  # no number, which the parser of all flags will say
+        return loss
+    if loss.weighting != "effective" or (beta is None) == (not betas):
+        return loss
+    return replace(loss, beta=beta, betas=betas)
 
 
 def with_loss(base: RunConfig, loss: LossConfig) -> RunConfig:
