@@ -89,6 +89,8 @@ def test_rebalance_makes_a_run_for_each_tau_and_one_table(parent, capsys):
         (["retrain", "RUN", "--imbalance", "10"], "imbalance is 10.0 but 20.0 in"),
         (["retrain", "RUN", "--sync-batch-norm"], "sync_batch_norm would do nothing"),
         (["retrain", "RUN", "--runs", "elsewhere"], "does not exist"),
+        (["retrain", "RUN", "--head-of", "other"], "head_of other would do nothing: longtail retrain says it all"),
+        (["retrain", "RUN", "--head-method", "tau_norm"], "head_method tau_norm would do nothing: longtail retrain"),
         (["rebalance", "nowhere", "--method", "tau_norm"], "nowhere does not exist"),
         (["rebalance", "RUN", "--method", "tau_norm", "--tau"], "which τ? --tau 1"),
         (["rebalance", "RUN", "--method", "tau_norm", "--tau", "-1"], "head_tau must be a finite number >= 0, got -1"),

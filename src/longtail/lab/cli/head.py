@@ -49,6 +49,9 @@ def retrain_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         if found is None:
             _config(_whole(run))  # which says what is wrong with it
             raise ConfigError(f"{run} must come before the flags")
+        for name in ("head_of", "head_method"):
+            if (value := getattr(config.head, name)) != getattr(start.head, name):
+                raise ConfigError(f"{name} {value} would do nothing: longtail retrain says it all")
         path = train(config, running, progress(), devices)
         if not is_first_process():
             return  # which speaks for all
