@@ -158,6 +158,11 @@ def test_runs_from_before_sampling_and_heads_have_the_same_ids():
     assert sampled.run_id.startswith("digits-resnet32-softmax_0.999-effective_0.9-s0-")
 
 
+def test_the_name_of_a_run_tells_how_images_are_mixed():
+    mixed = with_values(RunConfig(), {"mixup": 0.2, "cutmix": 1.0})
+    assert mixed.run_id.startswith("digits-resnet32-softmax_0.999-mixup_0.2-cutmix_1-s0-")
+
+
 def test_labels_name_the_loss_as_the_paper_does():
     assert LossConfig(loss="focal", gamma=0.5, beta=0.999).label == "focal_0.5_0.999"
     assert LossConfig(loss="sigmoid", weighting="uniform").label == "sigmoid"

@@ -440,6 +440,7 @@ class RunConfig(Setting):
         imbalance, fold = self.data.subset.imbalance, self.data.fold.fold
         parts = [Path(self.data.data).stem, *([f"{imbalance:g}"] if imbalance else []), self.model, self.label]
         parts += [self.data.sampling_label] if self.data.sampling_label else []
+        parts += [f"{name}_{shortest(alpha)}" for name in ("mixup", "cutmix") if (alpha := getattr(self.data, name))]
         parts += [f"s{self.seed}"]
         parts += [f"fold{fold}"] if fold is not None else []
         parts += [self.head.label] if self.head.label else []
