@@ -50,6 +50,8 @@ def test_every_command_has_help_with_an_example_and_refuses_an_unknown_option_in
         ("sweep heatmap --executor slurm", "--executor cannot be 'slurm': choose from local, ray."),
         ("evaluate --spilt test runs/x", "unknown option --spilt; did you mean --split?"),
         ("evaluate", "RUN is missing: A run folder."),
+        ("rebalance runs/x --metod tau_norm", "unknown option --metod; did you mean --method?"),
+        ("rebalance --typo", "unknown option --typo."),
         ("report", "RUNS is missing: A folder of run folders, or a run folder."),
         ("data list --jsn", "unknown option --jsn; did you mean --json?"),
         ("data show", "DATA is missing: A name of longtail data list, or a folder or list of your own images."),

@@ -93,7 +93,7 @@ def test_rebalance_makes_a_run_for_each_tau_and_one_table(parent, capsys):
         (["retrain", "RUN", "--head-method", "tau_norm"], "head_method tau_norm would do nothing: longtail retrain"),
         (["rebalance", "nowhere", "--method", "tau_norm"], "nowhere does not exist"),
         (["rebalance", "RUN", "--method", "tau_norm", "--tau"], "which τ? --tau 1"),
-        (["rebalance", "RUN", "--method", "tau_norm", "--tau", "-1"], "head_tau must be a finite number >= 0, got -1"),
+        (["rebalance", "RUN", "--method", "tau_norm", "--tau", "-1"], ": tau must be a finite number >= 0, got -1"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(parent, capsys, arguments, message):

@@ -315,6 +315,12 @@ def test_predict_skips_a_broken_image_by_name_where_it_is_asked_to(finished, cap
     assert str(digit_files / "1b.png") in error
 
 
+def test_predict_without_images_asks_for_them(finished, capsys):
+    printed, error, code = run(capsys, "predict", finished)
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert "which images?" in error
+
+
 @pytest.mark.parametrize("top", ["0", "-1"])
 def test_predict_names_at_least_one_class(finished, capsys, digit_files, top):
     printed, error, code = run(capsys, "predict", finished, digit_files / "0.png", "--top", top)

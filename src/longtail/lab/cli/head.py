@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, arg
 
+from longtail._checks import check_non_negative
 from longtail.lab.cli.output import AsJson, DataDir, console, is_first_process, print_json, progress
 from longtail.lab.cli.train import Run, starting_point
 from longtail.lab.config import ConfigError, RunConfig, RunOptions, shortest
@@ -46,9 +47,7 @@ def retrain_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         """
         from longtail.lab.training import train
 
-        if found is None:
-            _config(_whole(run))  # which says what is wrong with it
-            raise ConfigError(f"{run} must come before the flags")
+        _config(_whole(run))
         for name in ("head_of", "head_method"):
             if (value := getattr(config.head, name)) != getattr(start.head, name):
                 raise ConfigError(f"{name} {value} would do nothing: longtail retrain says it all")
@@ -88,6 +87,8 @@ def rebalance_command(
         raise ConfigError("which method? --method tau_norm or --method logit_adjustment")
     if not tau:
         raise ConfigError("which τ? --tau 1, or several")
+    for each in tau:
+        check_non_negative("tau", each)
     parent = _whole(run)
     options = RunOptions(runs=parent.parent, data_dir=data_dir, accelerator=accelerator, workers=workers)
     configs = [rebalanced(_config(parent), method, each, parent.name) for each in dict.fromkeys(tau)]
@@ -99,11 +100,9 @@ def rebalance_command(
 
 
 def _named(arguments: Sequence[str]) -> Path | None:
-    """The run that the arguments name: a folder of one, or what comes first."""
-    words = [Path(word) for word in arguments if not word.startswith("-")]
-    found = [word for word in words if (word / "config.json").exists()]
-    found += words[:1] if words and str(words[0]) == arguments[0] else []
-    return _whole(found[0]) if found else None
+    """The run folder that the arguments name, if there is one: any word may also be the value of a flag."""
+    found = [word for word in arguments if not word.startswith("-") and (Path(word) / "config.json").exists()]
+    return _whole(Path(found[0])) if found else None
 
 
 def _whole(run: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import io
 import os
@@ -47,8 +48,9 @@ def parse(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> 
     call, box = _attempt(later, prog, arguments)
     if call is None:
         # Behind an option that it does not know, the parser misses what is there: with that before it, it says so.
-        line, other = (_line(said) for said in (box, _attempt(later, prog, ["x", *arguments])[1]))
-        raise ValueError(f"{other if other.startswith('unknown option') else line} See {prog} --help")
+        lines = [_line(said) for said in (box, _attempt(later, prog, ["x", *arguments])[1])]
+        unknown = next((line for line in lines[::-1] if line.startswith("unknown option")), None)
+        raise ValueError(f"{unknown or _misspelt(later, prog, arguments) or lines[0]} See {prog} --help")
     sys.stderr.write(box)
     return call
 
@@ -76,6 +78,21 @@ def _wide() -> Iterator[None]:
             del os.environ["COLUMNS"]
         else:
             os.environ["COLUMNS"] = before
+
+
+def _misspelt(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> str | None:
+    """An option that the help does not name: the parser speaks of required ones that are missing instead of it."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit), _wide():
+        tyro.cli(function, prog=prog, args=["--help"], config=CONFIG)
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown.getvalue())
+    # In a box, or beside another where there are no frames, a flag has two blanks before it, and one in a sentence.
+    known = set(re.findall(r"(?:^|\s\s|[│|] |, )(--[\w-]+)", plain, re.MULTILINE))
+    for word in arguments:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and flag.replace("_", "-") not in known:
+            return _unknown(flag, difflib.get_close_matches(flag, sorted(known), 1))
+    return None
 
 
 def _line(box: str) -> str:

@@ -220,6 +220,8 @@ def predict_command(
     """
     from longtail.lab.training import load_run
 
+    if not images:
+        raise ValueError("which images? longtail predict RUN photo.jpg, or a folder of images")
     paths: list[Path] = []
     for path in images:
         inside = [path]
