@@ -10,7 +10,7 @@ from tyro.conf import DisallowNone
 
 from longtail.lab.cli import figures
 from longtail.lab.cli.figures import figures_command
-from longtail.lab.config import ConfigError
+from longtail.lab.config import ConfigError, with_values
 from longtail.lab.report import FIGURES
 from tests.lab.experiments.test_results import FOCAL, PLAIN, PLAIN_FOCAL, run_of, write_run
 from tests.lab.report.test_figures import write_whole_run
@@ -76,6 +76,11 @@ def test_all_with_runs(capsys, runs, tmp_path):
 def test_the_counts_of_runs_are_taken_where_no_others_are_given(capsys, runs, tmp_path):
     run(capsys, "effective_numbers", "-o", tmp_path, "--runs", runs, *SVG)
     assert "10 classes of 1,000 to 2 images" in (tmp_path / "effective_numbers.svg").read_text()
+
+
+def test_runs_of_cross_validation_are_left_out(capsys, runs, tmp_path):
+    write_run(runs, with_values(run_of(FOCAL, imbalance=50.0), {"folds": 2, "fold": 0}))
+    assert "left out" not in run(capsys, "error_over_beta", "-o", tmp_path, "--runs", runs, *SVG).err
 
 
 def test_bad_input_is_one_line_and_writes_nothing(capsys, runs, tmp_path):

@@ -68,6 +68,18 @@ def test_a_wide_table_fits_where_output_goes_to_a_file(tmp_path, capsys):
     assert sum(line.startswith(("cifar10", "inaturalist2018")) for line in printed.splitlines()) == 12
 
 
+def test_the_name_of_a_loss_is_never_cut(tmp_path, capsys):
+    late = {"defer_reweighting": 160.0, "anneal_beta": 20.0}
+    others = [{"mixup": 0.25}, {"cutmix": 1.0}, {"sampling": "class_balanced"}, {"precision": "bf16-mixed"}]
+    others += [{"batch_size": 64}, {"learning_rate": 0.2}, {"model": "resnet110"}]
+    for seed in (0, 1):
+        write_run(tmp_path, run_of(PLAIN_FOCAL, seed), error=25.0 + 9 * seed)
+        for changes in ({}, late, *others):
+            write_run(tmp_path, with_values(run_of(FOCAL, seed), changes), few=0.5)
+    printed, _ = run(capsys, tmp_path)
+    assert "…" not in printed
+
+
 def test_what_is_not_complete_is_named_on_standard_error_and_not_counted(runs, capsys):
     names = []
     for seed in range(10, 35):

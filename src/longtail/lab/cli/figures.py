@@ -127,11 +127,12 @@ def _inputs(
     runs: Path | None, dataset: str | None, counts: str | None, betas: tuple[float, ...], only: Sequence[str]
 ) -> Inputs:
     from longtail.lab.experiments import load_results
+    from longtail.lab.experiments.aggregate import without_folds
     from longtail.lab.report import Inputs
 
     if only and runs is None:
         raise ConfigError(f"--only {only[0]} would do nothing without --runs")
-    frame = None if runs is None else _chosen(load_results(runs), runs, dataset, only)
+    frame = None if runs is None else without_folds(_chosen(load_results(runs), runs, dataset, only))
     with config_errors():
         for value in betas:
             check_in_unit_interval("beta", value)

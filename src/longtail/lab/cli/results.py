@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -90,7 +90,8 @@ def _print_settings(settings: list[Row], changes: list[Row], out: Console) -> No
     title = ", ".join(_titled(name, settings[0][name]) for name in same if settings[0][name] is not None)
     table = Table(box=None, pad_edge=False, title=Text(title) if title else None, title_justify="left")
     for name in (*shown, "loss"):
-        table.add_column(name.replace("_", " "), justify="left" if name in ("data", "model", "loss") else "right")
+        side: Literal["left", "right"] = "left" if name in ("data", "model", "loss") else "right"
+        table.add_column(name.replace("_", " "), justify=side, overflow="fold")
     for name in ("n", "error %", *(f"{name} %" for name in groups)):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ["Δ error"] * compared + ["published"] * known:
