@@ -47,7 +47,9 @@ def weights_command(
     own: Annotated[OwnImages, OmitArgPrefixes] = OwnImages(),
     data_dir: DataDir = None,
     scheme: Annotated[str, arg(help="effective (class-balanced), inverse, inverse_sqrt or uniform.")] = "effective",
-    beta: Annotated[float, arg(help="β of the effective number: 0 weights all classes alike, 1 by frequency.")] = 0.999,
+    beta: Annotated[
+        float, arg(help="β of the effective number: 0 weights all classes alike, 1 by inverse frequency.")
+    ] = 0.999,
     normalize: Annotated[str, arg(help="Whether weights are 1 on average over classes or over samples.")] = "classes",
     absent: Annotated[
         Literal["error", "ignore"], arg(help="What a class without images does: ignore gives it the weight 0.")
