@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ class Loss(nn.Module):
         check_in_unit_interval("label_smoothing", label_smoothing)
         check_choice("reduction", reduction, REDUCTIONS)
         self.register_buffer("class_weight", None if class_weight is None else as_buffer(class_weight))
-        self.register_buffer("counts", None if counts is None else _counts_buffer(counts))
+        self.register_buffer("counts", None if counts is None else as_buffer(like(counts, present_counts(counts))))
         self.function = function
         self.label_smoothing = label_smoothing
         self.ignore_index = ignore_index
@@ -65,6 +65,14 @@ class Loss(nn.Module):
     def _options(self) -> dict[str, Any]:
         # Read anew in every call, so that `criterion.reduction = "sum"` does what it says, as with PyTorch's losses.
         return {name: getattr(self, name) for name in self._option_names}
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        counts = self.counts
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if counts is not None and self.counts is not None and not counts.is_meta:
+            # ``.half()`` moves the loss, but leaves the counts: float16 ends at 65,504.
+            self.counts = counts.to(self.counts.device)
+        return self
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss of ``logits`` (N, C, …) for ``target``, as the function of the same name does."""
@@ -285,13 +293,6 @@ class AsymmetricLoss(Loss):
     ) -> None:
         own = {"gamma_negative": gamma_negative, "gamma_positive": gamma_positive, "clip": clip}
         super().__init__(functional.asymmetric_loss, class_weight, label_smoothing, ignore_index, reduction, **own)
-
-
-def _counts_buffer(counts: Any) -> Tensor:
-    """Counts as a tensor; whole numbers stay such, since ``.half()`` would make infinity of 70,000 samples."""
-    values = present_counts(counts)
-    whole = values.astype(np.int64)
-    return torch.as_tensor(like(counts, whole)) if (whole == values).all() else as_buffer(like(counts, values))
 
 
 def as_buffer(class_weight: Any) -> Tensor:

@@ -34,7 +34,7 @@ def test_a_dry_run_measures_and_trains_nothing(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "which sweep? table2, beta_sweep, heatmap, table3, training_curves, or a .json or .py file"),
+        ([], "which sweep? table2, beta_sweep, heatmap, table3, training_curves, small, or a .json or .py file"),
         (["heatmop"], "unknown sweep 'heatmop'"),
         (["heatmap"], "heatmap needs a --dataset: cifar10, cifar20, cifar100"),
         (["heatmap", "--dataset", "digits"], "unknown dataset 'digits'"),

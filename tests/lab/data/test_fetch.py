@@ -29,8 +29,9 @@ FETCH = importlib.import_module("longtail.lab.data.fetch")
 OWL = random.Random(0).randbytes(300_000)
 # Without the __init__ files, which import torch: a process then starts in a tenth of the time.
 CHILD = """
-import sys, types
+import signal, sys, types
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
 url, md5, folder, source = sys.argv[1:]
 for name in ("longtail", "longtail.lab", "longtail.lab.data"):
     sys.modules[name] = types.ModuleType(name)
