@@ -448,6 +448,21 @@ def test_heads_of_runs_that_differ_by_their_seed_are_one_setting(tmp_path):
     assert (frame["head_from"] == parents[0].run_id).sum() == 2
 
 
+def test_heads_of_heads_that_differ_by_their_seed_are_one_setting(tmp_path):
+    for seed in (0, 1):
+        parent = run_of(PLAIN, seed)
+        for config in (parent, retrained(parent), rebalanced(retrained(parent), "tau_norm", 0.5)):
+            write_run(tmp_path, config)
+    rows = to_records(summarize_results(load_results(tmp_path)))
+    assert [(row["head_method"], row["n"]) for row in rows] == [(None, 2), ("retrain", 2), ("tau_norm", 2)]
+
+
+def test_a_run_that_is_its_own_head_is_listed_as_damaged(tmp_path):
+    config = rebalanced(run_of(PLAIN), "tau_norm", of="a")
+    write_run(tmp_path, config).rename(tmp_path / "a")
+    assert load_results(tmp_path)["status"].tolist() == ["damaged"]
+
+
 def test_nothing_was_published_of_other_samplings_and_heads():
     config = run_of(PLAIN)
     assert published(config) is not None

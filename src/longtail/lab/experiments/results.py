@@ -151,7 +151,8 @@ def _row(path: Path) -> dict[str, Any]:
             config = folder.config()
             run_id, entry = config.run_id, published(config)
         row |= {"label": config.label, **_values(config), "published": entry and entry.error}
-        row["head_from"] = _head_from(path, config)
+        with _damage_named(folder.config_file):
+            row["head_from"] = _head_from(path, config)
         with _damage_named(folder.result_file):
             result = folder.result()
             outcome = None if result is None else _outcome(result, run_id)
@@ -174,9 +175,13 @@ def _head_from(path: Path, config: RunConfig) -> str | None:
     if config.head.head_of is None:
         return None
     try:
-        return RunFolder(path.parent / config.head.head_of).config().setting_id
+        parent = RunFolder(path.parent / config.head.head_of).config()
     except ConfigError:
         return config.head.head_of
+    if parent.head.head_of is not None:  # a head of a head: neither seed tells settings apart
+        before = _head_from(path.parent / config.head.head_of, parent)
+        parent = dataclasses.replace(parent, head=dataclasses.replace(parent.head, head_of=before))
+    return parent.setting_id
 
 
 @contextlib.contextmanager
