@@ -38,6 +38,9 @@ def open_data(
     if data.image_size != DataConfig.image_size and isinstance(dataset.train, InMemoryImages):
         height, width = dataset.train.images.shape[2:]
         raise DataError(f"image_size {data.image_size} would do nothing: {data.data} has {height} × {width} pixels")
+    betas, classes = len(config.loss.betas), len(dataset.classes)
+    if betas not in (0, classes):
+        raise ConfigError(f"betas has {betas} values, but {data.data} has {classes} classes")
     chosen, subset = data.subset.choose(dataset)
     return data.fold.choose(chosen), subset
 
@@ -73,8 +76,6 @@ def build_network(config: RunConfig, dataset: ImageDataset) -> CifarResNet | Res
 def build_loss(config: RunConfig, counts: IntArray) -> nn.Module:
     """The loss, summed over samples; ``counts`` are those of the images it is trained on."""
     loss = config.loss
-    if loss.betas and len(loss.betas) != len(counts):
-        raise ConfigError(f"betas has {len(loss.betas)} values, but {config.data.data} has {len(counts)} classes")
     own: dict[str, Any] = loss.own_options
     if loss.cosine_scale is not None:
         # The network multiplies its cosines itself, so that its logits are those of its probabilities. Then
