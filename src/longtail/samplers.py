@@ -9,7 +9,7 @@ import numpy as np
 from torch import distributed
 from torch.utils.data import Sampler
 
-from longtail._checks import check_choice, check_positive_integer
+from longtail._checks import check_choice, check_non_negative, check_positive_integer
 from longtail.counts import FloatArray, IntArray, check_labels, class_counts, find_labels, to_numpy
 from longtail.weights import class_weights
 
@@ -208,6 +208,7 @@ class ClassAwareSampler(Sampler[int]):
         for name, value in (("epochs", epochs), ("num_samples", num_samples), ("num_replicas", num_replicas)):
             if value is not None:
                 check_positive_integer(name, value)
+        check_non_negative("seed", seed)
         if (rank is None) != (num_replicas is None):
             raise ValueError("rank and num_replicas are only of use together")
         if rank is not None and num_replicas is not None and not 0 <= rank < num_replicas:

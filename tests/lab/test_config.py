@@ -121,6 +121,10 @@ def test_what_is_not_given_is_the_default_and_has_its_id():
             "run.json: head_tau must be a finite",
         ),
         (
+            '{"head": {"head_of": "a", "head_method": "logit_adjustment"}, "loss": {"loss": "logit_adjusted"}}',
+            "run.json: logit_adjustment would correct twice",
+        ),
+        (
             '{"head": {"head_of": "a", "head_method": "retrain"}, "sync_batch_norm": true}',
             "run.json: sync_batch_norm would do nothing",
         ),

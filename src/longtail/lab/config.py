@@ -392,6 +392,8 @@ class RunConfig(Setting):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.head.head_method == "logit_adjustment" and self.loss.loss == "logit_adjusted":
+            raise ConfigError("logit_adjustment would correct twice: the loss logit_adjusted has done so in training")
         if self.head.head_method == "retrain" and self.sync_batch_norm:
             raise ConfigError(
                 "sync_batch_norm would do nothing: a head is retrained with batch norms that stay as they are"

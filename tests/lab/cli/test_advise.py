@@ -160,3 +160,8 @@ def test_results_of_betas_are_compared_with_the_plain_loss(tmp_path):
         write_run(tmp_path, run_of(loss), error=error)
     table = deltas(load_results(tmp_path))
     assert table[["label", "error_delta"]].values.tolist() == [["softmax_betas", -5.0]]
+
+
+def test_where_no_image_is_alone_it_is_said(capsys):
+    assert "No image is alone in its class" in run(capsys, "advise", "--data", "digits", "--quantile", "0.9")[0]
+    assert "No image is alone in its class" not in run(capsys, "advise", "--data", "digits", "--quantile", "0.01")[0]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from longtail import ClassBalancedLoss, NormedLinear
-from longtail.lab.config import LossConfig, RunConfig
+from longtail.lab.config import DataConfig, LossConfig, RunConfig
 from longtail.lab.models import build_model
 from longtail.lab.training.build import build_loss, build_network, build_optimizer, open_data
 from longtail.losses import LOSSES
@@ -48,3 +48,10 @@ def test_sigmoid_losses_start_at_the_prior_and_ldam_on_cosines(loss):
         assert network(torch.randn(4, 1, 8, 8)).abs().max() <= 30
     else:
         assert (network.fc.bias.tolist()[0] < -2) == (loss in ("sigmoid", "focal", "asymmetric"))
+
+
+def test_balancing_classes_twice_is_said():
+    sampled = DataConfig(sampling="class_balanced")
+    notes = open_data(RunConfig(data=sampled))[0].notes
+    assert notes[-1].startswith("classes are balanced twice, by the sampling class_balanced and by the weights")
+    assert not open_data(RunConfig(data=sampled, loss=LossConfig(weighting="uniform")))[0].notes

@@ -156,6 +156,14 @@ def _show(advice: Advice, config: RunConfig) -> None:
         table.caption = f"{len(some_rows(rows))} of {len(rows):,} classes, evenly spread; --json has all"
         table.caption_justify = "left"
     out.print(table)
+    if not any(row["alone"] for row in rows):
+        hint = (
+            "a smaller --quantile" if advice.features.startswith("features of") else "--run RUN or a smaller --quantile"
+        )
+        out.print(
+            f"\nNo image is alone in its class, so this says little more than that images are alike: try {hint}",
+            soft_wrap=True,
+        )
     typical = "more prototypes than can be told" if content["prototypes"] is None else f"N = {_number(estimate.pooled)}"
     for line in (
         f"\none β for all classes: {content['beta']:.6g} ({typical})",

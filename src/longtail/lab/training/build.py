@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,11 @@ def open_data(
     if betas not in (0, classes):
         raise ConfigError(f"betas has {betas} values, but {data.data} has {classes} classes")
     chosen, subset = data.subset.choose(dataset)
-    return data.fold.choose(chosen), subset
+    chosen = data.fold.choose(chosen)
+    if data.sampling != "shuffled" and not config.loss.is_plain:
+        twice = f"classes are balanced twice, by the sampling {data.sampling} and by the weights: --weighting uniform"
+        chosen = replace(chosen, notes=(*chosen.notes, f"{twice} has the sampling alone"))
+    return chosen, subset
 
 
 def build_order(config: RunConfig, dataset: ImageDataset) -> Order:
