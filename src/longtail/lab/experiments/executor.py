@@ -42,7 +42,7 @@ class ExecutorOptions:
     Example:
         >>> ExecutorOptions(executor="local", address="auto")
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: address auto would do nothing: only the executor ray has one
+        longtail.lab.config.errors.ConfigError: address auto would do nothing: only the executor ray has one
     """
 
     executor: Literal["local", "ray"] = "local"

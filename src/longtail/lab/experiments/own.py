@@ -27,7 +27,7 @@ def read_sweep(path: Path) -> list[RunConfig]:
     Example:
         >>> read_sweep(Path("nowhere.json"))
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: nowhere.json does not exist
+        longtail.lab.config.errors.ConfigError: nowhere.json does not exist
     """
     if not path.is_file():
         raise ConfigError(f"{path} does not exist")

@@ -26,7 +26,7 @@ def keep_records(runs: Path | str, folder: Path | str) -> int:
     Example:
         >>> keep_records("nowhere", "records")
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: nowhere/ holds no runs: it does not exist
+        longtail.lab.config.errors.ConfigError: nowhere/ holds no runs: it does not exist
     """
     runs, folder = Path(runs), Path(folder)
     if runs.resolve() == folder.resolve():

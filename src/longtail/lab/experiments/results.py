@@ -296,7 +296,7 @@ def write_results(frame: pd.DataFrame, path: Path | str) -> None:
     Example:
         >>> write_results(pd.DataFrame(), "results.xlsx")
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: results.xlsx ends in .xlsx: results are written as .csv or .json
+        longtail.lab.config.errors.ConfigError: results.xlsx ends in .xlsx: results are written as .csv or .json
     """
     path = Path(path)
     ending = path.suffix.lower()

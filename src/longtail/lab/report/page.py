@@ -101,7 +101,7 @@ def write_page(runs: Path | str, output: Path | str = "report.html", title: str 
     Example:
         >>> write_page("runs", "report.pdf")
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: report.pdf ends in .pdf: a report is written as .html
+        longtail.lab.config.errors.ConfigError: report.pdf ends in .pdf: a report is written as .html
     """
     path = Path(output)
     if path.suffix.lower() not in (".html", ".htm"):

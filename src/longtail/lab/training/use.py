@@ -59,7 +59,7 @@ def load_run(path: Path | str) -> LoadedRun:
     Example:
         >>> load_run("nowhere")
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: nowhere does not exist
+        longtail.lab.config.errors.ConfigError: nowhere does not exist
     """
     folder = RunFolder(Path(path))
     config, data = folder.config(), folder.data()

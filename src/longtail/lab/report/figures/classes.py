@@ -42,7 +42,7 @@ def recall_per_class(frame: pd.DataFrame, classes: Sequence[str], counts: Any) -
     Example:
         >>> recall_per_class(pd.DataFrame({"status": ["failed"]}), ["cat", "owl"], [50, 2])
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: none of the runs is complete
+        longtail.lab.config.errors.ConfigError: none of the runs is complete
     """
     images = check_counts(counts)
     if len(images) != len(classes):
@@ -148,7 +148,7 @@ def group_recalls(frame: pd.DataFrame) -> Chart:
     Example:
         >>> group_recalls(pd.DataFrame({"status": ["failed"]}))
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: none of the runs is complete
+        longtail.lab.config.errors.ConfigError: none of the runs is complete
     """
     runs = one_experiment(frame)
     groups = [name for name in GROUPS if runs[name].notna().any()]
@@ -223,7 +223,7 @@ def calibration(frame: pd.DataFrame) -> Chart:
     Example:
         >>> calibration(pd.DataFrame({"status": ["failed"]}))
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: none of the runs is complete
+        longtail.lab.config.errors.ConfigError: none of the runs is complete
     """
     candidates = _with_lists(one_experiment(frame), "calibration")
     runs = best_pair(candidates)

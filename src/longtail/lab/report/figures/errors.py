@@ -32,7 +32,7 @@ def error_over_beta(frame: pd.DataFrame) -> Chart:
     Example:
         >>> error_over_beta(pd.DataFrame({"status": ["failed"]}))
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: none of the runs is complete
+        longtail.lab.config.errors.ConfigError: none of the runs is complete
     """
     runs = _with_and_without(one_experiment(frame))
     both = runs["loss_name"].drop_duplicates().tolist()
@@ -99,7 +99,7 @@ def training_curves(frame: pd.DataFrame) -> Chart:
     Example:
         >>> training_curves(pd.DataFrame({"run_id": ["a"], "status": ["failed"], "epoch": [1]}))
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: none of the runs is complete
+        longtail.lab.config.errors.ConfigError: none of the runs is complete
     """
     if frame.empty:
         raise ConfigError("training_curves needs runs that were tested after their epochs: there is none")
@@ -151,7 +151,7 @@ def heatmap(frame: pd.DataFrame) -> Chart:
     Example:
         >>> heatmap(pd.DataFrame({"status": ["failed"]}))
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: none of the runs is complete
+        longtail.lab.config.errors.ConfigError: none of the runs is complete
     """
     runs = one_experiment(frame, "imbalance")
     runs = runs[runs["error"].notna()].reset_index(drop=True)

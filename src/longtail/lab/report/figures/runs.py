@@ -35,7 +35,7 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
     Example:
         >>> one_experiment(pd.DataFrame({"status": ["failed"]}))
         Traceback (most recent call last):
-        longtail.lab.config.ConfigError: none of the runs is complete
+        longtail.lab.config.errors.ConfigError: none of the runs is complete
     """
     runs = frame[frame["status"] == "complete"]
     if runs.empty:

@@ -1,0 +1,36 @@
+"""What is wrong with a configuration, in one line, and how its values are written for people."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+__all__ = ["ConfigError", "config_errors", "shortest"]
+
+
+class ConfigError(Exception):
+    """A configuration or a run folder that cannot be used; the message is one line that names the value or the file."""
+
+    exit_code = 2
+
+
+@contextlib.contextmanager
+def config_errors() -> Iterator[None]:
+    """Not a ValueError, which the command line's parser would put into a box of its own."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def shortest(value: object) -> str:
+    """A value as a person would write it, if that is the same number.
+
+    Example:
+        >>> shortest(50.0), shortest(0.9999999), shortest((160.0, 180.0))
+        ('50', '0.9999999', '160 180')
+    """
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(shortest, value))
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return short if not isinstance(value, float) or float(short) == value else repr(value)
