@@ -45,16 +45,23 @@ def prototypes_per_class(advice: Advice) -> Chart:
             rows.append({**shared, "kind": kind, **there, **(ends if kind == OWN else {})})
     said = [f"{advice.name}, {advice.features}, radius {estimate.radius:.3g}; bars: {estimate.level:.0%}"]
     if np.isfinite(estimate.pooled):
-        said.append(f"typical: N = {estimate.pooled:,.3g}, β = {beta_name(advice.beta)}")
+        typical = f"{estimate.pooled:,.0f}" if estimate.pooled >= 100 else f"{estimate.pooled:.3g}"
+        said.append(f"typical: N = {typical}, β = {beta_name(advice.beta)}")
     return styled(_chart(rows, low, high, estimate.pooled, len(order)), "Prototypes of each class", ", ".join(said))
 
 
 def _ends(advice: Advice) -> tuple[float, float]:
-    """Of the axis: all that is finite is on it."""
+    """Of the axis: all that is finite is on it, and it ends at a 1, 2 or 5 with zeros."""
     estimate = advice.estimate
     values = np.concatenate([estimate.low, estimate.high, estimate.prototypes, estimate.shrunken])
     found = values[np.isfinite(values)]
-    return max(1.0, float(found.min()) / 1.5), max(10.0, 2 * float(found.max()))
+    return max(1.0, _round_beside(float(found.min()), 0)), max(10.0, _round_beside(float(found.max()), 1))
+
+
+def _round_beside(value: float, side: int) -> float:
+    """The next 1, 2 or 5 with zeros below (0) or above (1)."""
+    rounds = [step * 10.0**power for power in range(-1, 30) for step in (1, 2, 5)]
+    return rounds[int(np.searchsorted(rounds, value)) - 1 + side]
 
 
 def _chart(rows: list[dict[str, Any]], low: float, high: float, pooled: float, classes: int) -> Any:
