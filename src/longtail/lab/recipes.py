@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Protocol, TypeVar
 
-from longtail.lab.config import DataConfig, HeadConfig, LossConfig, OptimizerConfig, RunConfig, field_places, shortest
+from longtail.lab.config import (
+    OF_WEIGHTS,
+    DataConfig,
+    HeadConfig,
+    LossConfig,
+    OptimizerConfig,
+    RunConfig,
+    field_places,
+    shortest,
+)
 
 __all__ = [
     "RECIPES",
@@ -29,9 +38,6 @@ SMALL_IMAGES = ("digits", "cifar10", "cifar20", "cifar100")
 LATE = ("defer_reweighting", "anneal_beta")
 """Flags that are in epochs of the recipe, and stretched with the rest of its schedule."""
 
-
-OF_WEIGHTS = ("weighting", "beta", "betas", "normalize", "defer_reweighting", "anneal_beta")
-"""What says how classes are weighted in a loss, and when."""
 
 Part = TypeVar("Part", LossConfig, OptimizerConfig)
 

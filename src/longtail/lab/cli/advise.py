@@ -13,6 +13,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from longtail._checks import check_choice, check_in_unit_interval
 from longtail.lab.cli.data import some_rows
+from longtail.lab.cli.figures import ENDINGS
 from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
 from longtail.lab.cli.train import with_loss
 from longtail.lab.config import ConfigError, DataConfig, HeadConfig, LossConfig, RunConfig, config_errors
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from longtail.lab.advice import Advice
 
 __all__ = ["advise_command"]
-
-ENDINGS = ("svg", "pdf", "png", "html")
 
 
 def advise_command(

@@ -21,11 +21,14 @@ from longtail.losses import LOSSES, owners_of
 from longtail.samplers import SAMPLINGS
 from longtail.weights import NORMALIZATIONS, SCHEMES
 
-__all__ = ["OWN_OPTIONS", "DataConfig", "HeadConfig", "LossConfig", "OptimizerConfig"]
+__all__ = ["OF_WEIGHTS", "OWN_OPTIONS", "DataConfig", "HeadConfig", "LossConfig", "OptimizerConfig"]
 
 LARGEST = 10**9
 OWN_OPTIONS = tuple(dict.fromkeys(name for kind in LOSSES.values() for name in kind.options))
 """What some of the losses have beside their weights: γ, τ, margins and so on."""
+
+OF_WEIGHTS = ("weighting", "beta", "betas", "normalize", "defer_reweighting", "anneal_beta")
+"""What says how classes are weighted in a loss, and when."""
 
 
 @dataclass(frozen=True, kw_only=True)

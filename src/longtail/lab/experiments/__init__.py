@@ -3,7 +3,6 @@
 from longtail.lab.experiments.executor import ExecutorOptions
 from longtail.lab.experiments.own import expand, read_sweep
 from longtail.lab.experiments.paper import (
-    SWEEPS,
     beta_sweep,
     heatmap,
     losses,
@@ -14,6 +13,7 @@ from longtail.lab.experiments.paper import (
 )
 from longtail.lab.experiments.published import Published, published, published_entries
 from longtail.lab.experiments.records import keep_records
+from longtail.lab.experiments.registry import SWEEPS
 from longtail.lab.experiments.results import load_results
 from longtail.lab.experiments.search import Candidate, SearchOptions
 from longtail.lab.experiments.small import small_heads, small_protocol

@@ -8,15 +8,12 @@ from typing import Any
 import pandas as pd
 
 from longtail._checks import check_choice
-from longtail.lab.config import OWN_OPTIONS
+from longtail.lab.config import OF_WEIGHTS, OWN_OPTIONS
 from longtail.lab.experiments.results import COMPARED, CONFIGURATION, SETTING, to_records
 from longtail.losses import LOSSES
 from longtail.samplers import SAMPLINGS
 
 __all__ = ["deltas", "summarize_results", "without_folds"]
-
-OF_WEIGHTS = ("weighting", "beta", "betas", "normalize", "defer_reweighting", "anneal_beta")
-"""Columns that may differ between a run and its plain partner."""
 
 
 def without_folds(frame: pd.DataFrame) -> pd.DataFrame:

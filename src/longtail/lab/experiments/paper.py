@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from longtail._checks import check_choice, check_positive_integer
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, config_errors
 from longtail.lab.data import SubsetOptions
 from longtail.lab.data.summary import BETAS
 from longtail.lab.experiments.published import published_entries
-from longtail.lab.experiments.small import SMALL_DATASETS, small_protocol
 from longtail.lab.recipes import cifar, large, scaled
 from longtail.losses import owners_of
 
 __all__ = [
+    "CIFAR",
     "GAMMAS",
     "IMBALANCES",
-    "SWEEPS",
-    "Sweep",
+    "LARGE",
     "beta_sweep",
     "heatmap",
+    "long_tailed",
     "losses",
     "rescaled",
     "table2",
@@ -63,7 +63,7 @@ def table2(dataset: str) -> list[RunConfig]:
     check_choice("dataset", dataset, ("cifar10", "cifar100"))
     chosen = [entry for entry in published_entries() if entry["data"] == dataset]
     return [
-        cifar(_long_tailed(dataset, entry["imbalance"]), _loss(entry))
+        cifar(long_tailed(dataset, entry["imbalance"]), _loss(entry))
         for entry in chosen
         # Of equal classes, the class-balanced loss is the plain one.
         if entry["imbalance"] > 1 or entry["weighting"] == "uniform"
@@ -78,7 +78,7 @@ def beta_sweep(dataset: str) -> list[RunConfig]:
         25
     """
     check_choice("dataset", dataset, CIFAR)
-    return [cifar(_long_tailed(dataset, 50.0), loss) for loss in losses()]
+    return [cifar(long_tailed(dataset, 50.0), loss) for loss in losses()]
 
 
 def heatmap(dataset: str) -> list[RunConfig]:
@@ -89,7 +89,7 @@ def heatmap(dataset: str) -> list[RunConfig]:
         (125, 'focal_0.5_0.9999')
     """
     check_choice("dataset", dataset, CIFAR)
-    return [cifar(_long_tailed(dataset, imbalance), loss) for loss in losses() for imbalance in IMBALANCES]
+    return [cifar(long_tailed(dataset, imbalance), loss) for loss in losses() for imbalance in IMBALANCES]
 
 
 def table3(dataset: str) -> list[RunConfig]:
@@ -117,33 +117,8 @@ def training_curves(dataset: str) -> list[RunConfig]:
     check_choice("dataset", dataset, (*LARGE, *CIFAR))
     pair = (LossConfig(weighting="uniform"), LossConfig(loss="focal", gamma=0.5, beta=0.999))
     if dataset in CIFAR:
-        return [cifar(_long_tailed(dataset, 50.0), loss) for loss in pair]
+        return [cifar(long_tailed(dataset, 50.0), loss) for loss in pair]
     return [large(DataConfig(data=dataset), loss) for loss in pair]
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A table or figure of the paper, or the protocol for a laptop."""
-
-    runs: Callable[[str], list[RunConfig]]
-    """The runs on a data set."""
-    datasets: tuple[str, ...]
-    """What the paper has it for."""
-    about: str
-    seeds: int = 1
-    """How many, if not said otherwise."""
-
-
-SWEEPS: Mapping[str, Sweep] = {
-    "table2": Sweep(table2, ("cifar10", "cifar100"), "plain losses and the best class-balanced one, 6 imbalances"),
-    "beta_sweep": Sweep(beta_sweep, CIFAR, "figure 5: all losses with and without the term, each β, imbalance 50"),
-    "heatmap": Sweep(heatmap, CIFAR, "appendix A: 5 losses, plain and with 4 β, 5 imbalances"),
-    "table3": Sweep(table3, LARGE, "ResNet-50, -101, -152, softmax and class-balanced focal, 224 and 320 pixels"),
-    "training_curves": Sweep(training_curves, (*LARGE, *CIFAR), "figure 7: softmax against class-balanced focal"),
-    "small": Sweep(
-        small_protocol, SMALL_DATASETS, "ResNet-8, 20 epochs, imbalance 100 and 50: for a laptop, 2 seeds", seeds=2
-    ),
-}
 
 
 @config_errors()
@@ -182,7 +157,13 @@ def rescaled(
     return changed
 
 
-def _long_tailed(dataset: str, imbalance: float) -> DataConfig:
+def long_tailed(dataset: str, imbalance: float) -> DataConfig:
+    """A long-tailed data set.
+
+    Example:
+        >>> long_tailed("cifar10", 50).subset.imbalance
+        50.0
+    """
     return DataConfig(data=dataset, subset=SubsetOptions(imbalance=float(imbalance)))
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from longtail._checks import check_choice
-from longtail.lab.config import DataConfig, LossConfig, RunConfig
-from longtail.lab.data import SubsetOptions
+from longtail.lab.config import LossConfig, RunConfig
 from longtail.lab.data.summary import BETAS
+from longtail.lab.experiments.paper import long_tailed, losses
 from longtail.lab.experiments.published import published_entries
 from longtail.lab.recipes import cifar, rebalanced, retrained
 
@@ -71,18 +71,13 @@ def _at_100(dataset: str) -> list[RunConfig]:
 
 
 def _as_in_the_paper(dataset: str, imbalance: float) -> list[RunConfig]:
-    losses = [
-        LossConfig(loss=loss, gamma=gamma, weighting="uniform" if beta is None else "effective", beta=beta)
-        for loss, gamma in (("softmax", None), ("sigmoid", None), ("focal", 1.0))
-        for beta in (None, _paper_beta(dataset, imbalance))
-    ]
-    losses += [LossConfig(weighting="inverse"), LossConfig(weighting="inverse_sqrt")]
-    return [_run(dataset, imbalance, loss) for loss in losses]
+    chosen = losses(betas=(None, _paper_beta(dataset, imbalance)), gammas=(1.0,))
+    chosen += [LossConfig(weighting="inverse"), LossConfig(weighting="inverse_sqrt")]
+    return [_run(dataset, imbalance, loss) for loss in chosen]
 
 
 def _run(dataset: str, imbalance: float, loss: LossConfig) -> RunConfig:
-    data = DataConfig(data=dataset, subset=SubsetOptions(imbalance=imbalance))
-    return replace(cifar(data, loss, EPOCHS), model="resnet8", test_every=5)
+    return replace(cifar(long_tailed(dataset, imbalance), loss, EPOCHS), model="resnet8", test_every=5)
 
 
 def _deferred(run: RunConfig) -> RunConfig:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longtail.lab.config import OWN_OPTIONS, ConfigError, shortest
+from longtail.lab.config import OF_WEIGHTS, OWN_OPTIONS, ConfigError, shortest
 from longtail.lab.data import GROUPS
 from longtail.lab.experiments.aggregate import deltas, summarize_results
 from longtail.lab.experiments.results import (
@@ -40,7 +40,7 @@ __all__ = [
     "setting_table",
 ]
 
-LOSS = ("loss", "weighting", "beta", "betas", *OWN_OPTIONS, "normalize", "defer_reweighting", "anneal_beta")
+LOSS = ("loss", *OWN_OPTIONS, *OF_WEIGHTS)
 MOST_CLASSES = 200
 """Rows of a table of classes, so that a page about thousands of classes stays small."""
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from longtail.counts import IntArray
+from longtail.heads import adjust_logits
 from longtail.lab.config import ConfigError, RunConfig, field_places
 from longtail.lab.data import ImageDataset, LongTailedSubset
 from longtail.lab.models import CifarResNet, ResNet
@@ -93,5 +94,4 @@ def rebalance_(layer: nn.Module, method: str, tau: float, counts: IntArray) -> N
         layer.weight.copy_(weights / weights.norm(dim=1, keepdim=True).clamp_min(1e-12) ** tau)
         layer.bias.zero_()
         return
-    prior = torch.from_numpy(counts / counts.sum()).to(layer.bias.device)
-    layer.bias.copy_(layer.bias.double() - tau * prior.log())
+    layer.bias.copy_(adjust_logits(layer.bias.double(), counts, tau))

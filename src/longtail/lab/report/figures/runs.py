@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from longtail.lab.config import OWN_OPTIONS, ConfigError, shortest
+from longtail.lab.config import OF_WEIGHTS, OWN_OPTIONS, ConfigError, shortest
 from longtail.lab.experiments.results import SETTING
 from longtail.lab.report.theme import PLAIN, beta_name
 from longtail.lab.training.run_folder import RunFolder
@@ -15,8 +15,8 @@ from longtail.losses import LOSSES
 
 __all__ = ["about", "best_pair", "choice_said", "load_epochs", "one_experiment", "seeds_said", "series"]
 
-OF_TERM = ("weighting", "beta", "normalize", "defer_reweighting", "anneal_beta")
-OF_LOSS = ("loss", "betas", *OWN_OPTIONS, *OF_TERM)
+OF_TERM = tuple(name for name in OF_WEIGHTS if name != "betas")
+OF_LOSS = ("loss", *OWN_OPTIONS, *OF_WEIGHTS)
 SCHEMES = ("uniform", "effective", "inverse_sqrt", "inverse")
 # A loss may be trained with a rate of its own, as the paper does on large data.
 FREE = (*OF_LOSS, "learning_rate")
