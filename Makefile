@@ -40,7 +40,7 @@ bench-tuning: .venv/installed ## what pruning saves in tuning: half an hour
 	$(BIN)/python -m benchmarks.tuning --output results/bench
 
 results: .venv/installed ## the small protocol on long-tailed CIFAR from nothing but the data (in LONGTAIL_DATA), into results/: hours
-	$(BIN)/python -m benchmarks.small --output results
+	$(BIN)/python -m benchmarks.small
 
 docs: .venv/installed ## the documentation site, into build/docs
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs

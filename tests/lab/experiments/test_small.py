@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.small import settings_of, table
+from benchmarks.tables import methods, table, write_tables
 from longtail.lab.experiments import SWEEPS, load_results, rescaled, small_heads, small_protocol
 from tests.lab.experiments.test_results import write_run
 
@@ -37,7 +37,7 @@ def test_a_table_has_each_method_once_with_its_difference_from_plain_softmax(tmp
     runs = [*(found := rescaled(small_protocol("cifar10"), seeds=2)), *small_heads(found)]
     for place, run in enumerate(runs):
         write_run(tmp_path, run, error=50.0 + place + run.seed)
-    rows = settings_of(load_results(tmp_path))
+    rows = methods(load_results(tmp_path))
     assert len(rows) == len(runs) / 2
     at_100 = [row for row in rows if row["imbalance"] == 100]
     names = [row["method"] for row in at_100]
@@ -51,3 +51,14 @@ def test_a_table_has_each_method_once_with_its_difference_from_plain_softmax(tmp
     lines = table(at_100)
     assert sum("**" in line for line in lines) == 1
     json.dumps(rows, allow_nan=False)
+
+
+def test_tables_are_written_from_the_records_alone(tmp_path):
+    for run in rescaled(small_protocol("cifar10")[:2], seeds=2):
+        write_run(tmp_path / "small" / "runs", run, error=50.0 + run.seed)
+    text = write_tables(tmp_path / "small")
+    assert "4 runs" in text
+    assert "| softmax | 2 | **50.5 ± 0.7** |" in text
+    assert (tmp_path / "small" / "small.md").read_text(encoding="utf-8") == text
+    content = json.loads((tmp_path / "small" / "small.json").read_text(encoding="utf-8"))
+    assert [row["method"] for row in content["methods"]] == ["softmax", "class-balanced softmax, β 0.9999"]

@@ -1,0 +1,142 @@
+"""Tables of the records in a folder: ``python -m benchmarks.tables results/resnet32``.
+
+Reads FOLDER/runs, which ``longtail results RUNS --records FOLDER/runs`` writes, and writes a table for each data set,
+imbalance, network and number of epochs in FOLDER/NAME.json and NAME.md, NAME being that of the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from longtail.lab.experiments import load_results, published_entries
+from longtail.lab.experiments.aggregate import summarize_results
+from longtail.lab.experiments.results import row_key, to_records
+
+Row = dict[str, Any]
+TITLES = {"small": "The small protocol", "resnet32": "ResNet-32"}
+SAME_PLACE = ("data", "imbalance", "model", "epochs")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Tables of the records in a folder.")
+    parser.add_argument("folder", type=Path, help="folder of runs/, and of the tables")
+    arguments = parser.parse_args()
+    print(write_tables(arguments.folder), end="")
+
+
+def write_tables(folder: Path) -> str:
+    """Write ``NAME.json`` and ``NAME.md``, and return the latter."""
+    frame = load_results(folder / "runs")
+    frame = frame[frame["status"] == "complete"]
+    results = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("runs/*/result.json"))]
+    content = {
+        "versions": list({str(result["versions"]): result["versions"] for result in results}.values()),
+        "runs": len(frame),
+        "minutes": frame["seconds"].median() / 60,
+        "methods": methods(frame),
+    }
+    text = report(content, folder.name)
+    (folder / f"{folder.name}.json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    (folder / f"{folder.name}.md").write_text(text)
+    return text
+
+
+def methods(frame: pd.DataFrame) -> list[Row]:
+    """One row for each method in each place: mean and spread over seeds, and its difference from plain softmax."""
+    rows = to_records(summarize_results(frame))
+    runs = [row for row in to_records(frame) if row["status"] == "complete"]
+    errors = {(row_key(row, SAME_PLACE), method(row), row["seed"]): row["error"] for row in runs}
+    found = []
+    for row in rows:
+        place, name = row_key(row, SAME_PLACE), method(row)
+        seeds = sorted(seed for at, of, seed in errors if (at, of) == (place, name))
+        pairs = [seed for seed in seeds if (place, "softmax", seed) in errors]
+        delta = [errors[place, name, seed] - errors[place, "softmax", seed] for seed in pairs]
+        found.append(
+            {name: row[name] for name in SAME_PLACE}
+            | {"method": name, "seeds": seeds}
+            | {key: row[key] for key in row if key.endswith(("_mean", "_std")) and row[key] is not None}
+            | {"delta": sum(delta) / len(delta) if delta else None, "published": published_error(row)}
+        )
+    return found
+
+
+def method(row: Row) -> str:
+    """What a run does, for people."""
+    names = {"logit_adjusted": "balanced softmax", "ldam": "LDAM", "focal": f"focal γ {row['gamma'] or 0:g}"}
+    name = names.get(row["loss"], row["loss"])
+    if row["weighting"] == "effective":
+        name = f"class-balanced {name}, β {row['beta']:g}" if row["beta"] is not None else f"{name}, β of each class"
+    elif row["weighting"] != "uniform":
+        name += {"inverse": ", 1/n", "inverse_sqrt": ", 1/√n"}[row["weighting"]]
+    name += ", normalised over samples" if row["normalize"] == "samples" else ""
+    name += f", from epoch {row['defer_reweighting']:g}" if row["defer_reweighting"] is not None else ""
+    head = {"retrain": "classifier re-trained (cRT)", "logit_adjustment": "logits adjusted", "tau_norm": "τ-normalised"}
+    if row["head_method"] is not None:
+        tau = "" if row["head_tau"] is None else f", τ {row['head_tau']:g}"
+        return f"softmax, then {head[row['head_method']]}{tau}"
+    return name + (", class-balanced sampling" if row["sampling"] == "class_balanced" else "")
+
+
+def published_error(row: Row) -> float | None:
+    """What the paper has for the same loss there, with ResNet-32 and 200 epochs."""
+    own = ("head_method", "defer_reweighting")
+    if row["sampling"] != "shuffled" or row["normalize"] != "classes" or any(row[name] is not None for name in own):
+        return None
+    same = ("data", "imbalance", "loss", "gamma", "weighting", "beta")
+    entries = [entry for entry in published_entries() if all(entry[name] == row[name] for name in same)]
+    return float(entries[0]["error"]) if entries else None
+
+
+def report(content: Row, name: str) -> str:
+    """The tables for people."""
+    versions = " or ".join(
+        ", ".join(f"{package} {version}" for package, version in of_some.items()) for of_some in content["versions"]
+    )
+    lines = [
+        f"# {TITLES.get(name, name)}",
+        "",
+        f"{content['runs']} runs, of {content['minutes']:.0f} minutes in the middle, with {versions}.",
+        "",
+        "Error and recall in %, mean ± standard deviation over seeds. Many, medium, few: mean recall of classes with",
+        "more than 100, 20 to 100, and fewer than 20 training images. Δ: error minus that of plain softmax with the",
+        "same seeds. *Published* is the paper's number for this loss, of another protocol: ResNet-32 and 200 epochs.",
+    ]
+    for place in dict.fromkeys(row_key(row, SAME_PLACE) for row in content["methods"]):
+        rows = [row for row in content["methods"] if row_key(row, SAME_PLACE) == place]
+        lines += ["", heading(rows[0]), "", *table(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def heading(row: Row) -> str:
+    data = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}[row["data"]]
+    network = row["model"].replace("resnet", "ResNet-")
+    return f"## {data}, imbalance {row['imbalance']:g}, {network}, {row['epochs']} epochs"
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    best = min(row["error_mean"] for row in rows)
+    lines = [
+        "| method | seeds | error | Δ | many | medium | few | published |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        error = f"{row['error_mean']:.1f}" + (f" ± {row['error_std']:.1f}" if "error_std" in row else "")
+        error = f"**{error}**" if row["error_mean"] == best else error
+        delta = "" if row["delta"] is None or row["method"] == "softmax" else f"{row['delta']:+.1f}"
+        groups = [
+            f"{100 * row[f'{name}_mean']:.1f}" if f"{name}_mean" in row else "–" for name in ("many", "medium", "few")
+        ]
+        known = "" if row["published"] is None else f"{row['published']:.2f}"
+        lines.append(f"| {' | '.join([row['method'], str(len(row['seeds'])), error, delta, *groups, known])} |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()
