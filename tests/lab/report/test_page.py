@@ -299,7 +299,7 @@ def test_a_page_of_damaged_runs_alone(tmp_path):
 def test_a_run_folder_is_a_page(runs):
     folder = runs / run_of(PLAIN).run_id
     page = Page(make_page(folder))
-    assert page.all("h1") == [({}, f"Runs of {folder.name}")]
+    assert page.all("h1") == [({}, f"Results in {folder.name}")]
     assert len(page.rows("classes-1")) == 11
 
 

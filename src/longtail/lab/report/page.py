@@ -138,7 +138,7 @@ def make_page(runs: Path | str, title: str | None = None) -> str:
     complete = frame[frame["status"] == "complete"]
     environment = _environment()
     return environment.get_template("report.html").render(
-        title=title or f"Runs of {folder.resolve().name}",
+        title=title or f"Results in {folder.resolve().name}",
         version=longtail.__version__,
         date=datetime.now(UTC).strftime("%d %B %Y").lstrip("0"),
         sections=_sections(any(table for _, table in tables)),
