@@ -45,7 +45,7 @@ def test_the_recipe_is_that_of_the_data_and_epochs_stretch_it():
 
 def test_a_python_file_has_a_dictionary_or_a_list_of_configurations(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text("sweep = {'seed': [s for s in range(4)]}\n")
+    path.write_text("sweep = {'seed': range(4)}\n")
     assert [run.seed for run in read_sweep(path)] == [0, 1, 2, 3]
     path.write_text("from longtail.lab.experiments import beta_sweep\nsweep = beta_sweep('cifar10')[:2]\n")
     assert [run.loss.label for run in read_sweep(path)] == ["softmax", "softmax_0.9"]

@@ -5,11 +5,13 @@ import io
 import json
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from longtail.lab.config import ConfigError, DataConfig, RunOptions
+from longtail.lab.data import SubsetOptions
 from longtail.lab.experiments import ExecutorOptions, local, run_sweep
 from longtail.lab.experiments.local import LocalExecutor
 from longtail.lab.experiments.task import Outcome
@@ -65,8 +67,10 @@ def test_a_sweep_gives_what_single_runs_give_and_again_does_only_what_is_missing
 
 def test_a_run_that_fails_is_recorded_and_the_others_go_on(tmp_path, reference):
     bad = small(learning_rate=1e30)
-    result = run_sweep([bad, *CONFIGS[:1]], RunOptions(runs=tmp_path))
+    no_images = replace(CONFIGS[0], data=DataConfig(subset=SubsetOptions(imbalance=1e6)))
+    result = run_sweep([bad, *CONFIGS[:1], no_images], RunOptions(runs=tmp_path))
     assert result.done == CONFIGS[:1]
+    assert "imbalance 1000000.0 leaves class 4 without samples" in result.failed[no_images]
     assert "the loss became infinite or NaN" in result.failed[bad]
     record = RunFolder(tmp_path / bad.run_id).failure()
     assert record["error"] == result.failed[bad]

@@ -89,7 +89,7 @@ def _values(name: str, value: Any) -> list[Any]:
     if name in ("milestones", "betas"):  # a value that is a list itself
         several = isinstance(value, (list, tuple)) and value and isinstance(value[0], (list, tuple))
         return list(value) if several else [value]
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+    return list(value) if isinstance(value, (list, tuple, range)) else [value]
 
 
 def _config(values: dict[str, Any]) -> tuple[RunConfig, set[str]]:

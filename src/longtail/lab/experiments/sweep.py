@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from longtail.lab.config import DataConfig, RunConfig, RunOptions
+from longtail.lab.data import open_dataset
 from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_executor
 from longtail.lab.experiments.task import Outcome, Speeds, estimated_seconds
 from longtail.lab.files import check_writable
@@ -69,8 +70,9 @@ def run_sweep(
     check_writable(options.runs)
     if where.executor == "local":
         # Data that cannot be opened is one error, and not one of each run.
-        for config in {config.data.data: config for config in missing}.values():
-            open_data(config, options.data_dir, console)
+        # What is wrong with one run alone, such as an imbalance it is too small for, is that run's error.
+        for data in {config.data.data: config.data for config in missing}.values():
+            open_dataset(data.data, options.data_dir, own=data.own, on_error=data.on_error, console=console)
     began = time.time()
     elsewhere: list[RunConfig] = []
     with (
@@ -228,10 +230,11 @@ def duration(seconds: float) -> str:
     """In words.
 
     Example:
-        >>> duration(4.2), duration(90), duration(7300), duration(200_000)
-        ('4 s', '1 min 30 s', '2 h 2 min', '2 d 8 h')
+        >>> duration(4.2), duration(119.7), duration(7300), duration(200_000)
+        ('4 s', '2 min 0 s', '2 h 1 min', '2 d 7 h')
     """
+    whole = round(seconds)
     for unit, parts, size, part in (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit} {round(seconds % size / part)} {parts}"
-    return f"{seconds:.0f} s"
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // part} {parts}"
+    return f"{whole} s"
