@@ -16,6 +16,7 @@ from longtail.lab.config import (
     LossConfig,
     OptimizerConfig,
     RunConfig,
+    RunOptions,
     field_places,
     shortest,
 )
@@ -160,8 +161,12 @@ def default_recipe(data: str) -> str:
     return "cifar" if data in SMALL_IMAGES else "large"
 
 
-def train_command(config: RunConfig) -> str:
+def train_command(config: RunConfig, options: RunOptions = RunOptions()) -> str:
     """The command that trains a configuration: what its recipe does not say itself.
+
+    Args:
+        config: the run.
+        options: where its data and its folder are, and what else is not as usual.
 
     Example:
         >>> train_command(replace(cifar(loss=LossConfig(loss="focal"), epochs=40), model="resnet8", seed=1))
@@ -184,6 +189,9 @@ def train_command(config: RunConfig) -> str:
         if flag in LATE:
             values = (_unscaled(value, epochs, RECIPES[name](start.data, loss).optimizer.epochs),)
         words += [f"--{flag}".replace("_", "-"), *map(shortest, values)]
+    for item in fields(options):
+        if (value := getattr(options, item.name)) != item.default:
+            words += [f"--{item.name}".replace("_", "-"), str(value)]
     return shlex.join(words)
 
 

@@ -40,13 +40,15 @@ def test_json_has_all_that_is_said_of_a_class(capsys):
 
 
 def test_the_table_ends_with_commands_that_train(capsys, tmp_path):
-    printed, error, code = run(capsys, *DIGITS, "--quantile", "0.2", "-o", tmp_path / "classes.svg")
+    words = ["--quantile", "0.2", "--data-dir", tmp_path, "-o", tmp_path / "classes.svg"]
+    printed, error, code = run(capsys, *DIGITS, *words)
     assert code == 0, error
     assert (tmp_path / "classes.svg").read_text().startswith("<svg")
     assert "95% interval" in printed
     commands = [line for line in printed.splitlines() if line.startswith("longtail train ")]
     assert len(commands) == 2
     for command in commands:
+        assert f"--data-dir {tmp_path}" in command
         words = [*command.split()[1:], "--epochs", "1", "--model", "resnet8", "--runs", str(tmp_path / "runs")]
         _, error, code = run(capsys, *words, "--accelerator", "cpu")
         assert code == 0, error

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -318,7 +319,10 @@ def test_a_search_that_is_killed_goes_on_and_two_processes_share_one(tmp_path):
 def test_the_command_that_is_printed_trains_the_same_run(tmp_path):
     config = replace(configure(LossConfig(loss="focal", gamma=0.25, beta=0.9997)), test_every=0, seed=3)
     config = replace(config, data=replace(config.data, fold=FoldOptions(), augment=False))
-    words = train_command(config).split()[1:]
+    options = RunOptions(runs=tmp_path / "my runs", data_dir=tmp_path / "data", checkpoint_minutes=0.5)
+    words = shlex.split(train_command(config, options))[1:]
     code, out, errors = end(command(*words, "--json", folder=tmp_path))
     assert code == 0, errors
     assert json.loads(out)["run_id"] == config.run_id
+    assert (options.runs / config.run_id / "result.json").exists()
+    assert "--data-dir" in words

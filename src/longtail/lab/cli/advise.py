@@ -16,7 +16,7 @@ from longtail.lab.cli.data import some_rows
 from longtail.lab.cli.figures import ENDINGS
 from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
 from longtail.lab.cli.train import with_loss
-from longtail.lab.config import ConfigError, DataConfig, HeadConfig, LossConfig, RunConfig, config_errors
+from longtail.lab.config import ConfigError, DataConfig, HeadConfig, LossConfig, RunConfig, RunOptions, config_errors
 from longtail.lab.data import OwnImages, SubsetOptions, open_dataset
 from longtail.lab.recipes import RECIPES, default_recipe, train_command
 
@@ -74,9 +74,9 @@ def advise_command(
 
         save(prototypes_per_class(advice), output.parent, output.stem, [output.suffix[1:]])
     if as_json:
-        print_json(_content(advice, config))
+        print_json(_content(advice, config, data_dir))
     else:
-        _show(advice, config)
+        _show(advice, config, data_dir)
 
 
 def _config(data: DataConfig, of_run: RunConfig | None) -> RunConfig:
@@ -88,12 +88,14 @@ def _config(data: DataConfig, of_run: RunConfig | None) -> RunConfig:
     return replace(of_run, data=whole, head=HeadConfig())
 
 
-def _command(config: RunConfig, beta: float | None = None, betas: tuple[float, ...] = ()) -> str:
+def _command(
+    config: RunConfig, beta: float | None = None, betas: tuple[float, ...] = (), data_dir: Path | None = None
+) -> str:
     loss = replace(config.loss, weighting="effective", beta=beta, betas=betas)
-    return train_command(with_loss(config, loss))
+    return train_command(with_loss(config, loss), RunOptions(data_dir=data_dir))
 
 
-def _content(advice: Advice, config: RunConfig) -> dict[str, Any]:
+def _content(advice: Advice, config: RunConfig, data_dir: Path | None) -> dict[str, Any]:
     """What the images say, as JSON: null is infinity for N and ends of intervals, and nothing for too few images."""
     estimate = advice.estimate
     columns = {
@@ -126,8 +128,8 @@ def _content(advice: Advice, config: RunConfig) -> dict[str, Any]:
         "prototypes": _finite(estimate.pooled),
         "beta": advice.beta,
         "betas": advice.betas,
-        "command": _command(config, advice.beta),
-        "command_with_betas": _command(config, betas=advice.betas),
+        "command": _command(config, advice.beta, data_dir=data_dir),
+        "command_with_betas": _command(config, betas=advice.betas, data_dir=data_dir),
         "classes": rows,
     }
 
@@ -136,14 +138,14 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _show(advice: Advice, config: RunConfig) -> None:
+def _show(advice: Advice, config: RunConfig, data_dir: Path | None) -> None:
     estimate, out = advice.estimate, console()
     out.print(
         f"{advice.name}: {advice.features}; the radius of a prototype, {estimate.radius:.4g}, is quantile "
         f"{advice.quantile:g} of the distances between two augmented views of an image\n",
         soft_wrap=True,
     )
-    content = _content(advice, config)
+    content = _content(advice, config, data_dir)
     table = Table(box=None, pad_edge=False)
     table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=32)
     for title in ("images", "alone", "N̂", f"{estimate.level:.0%} interval", "β̂", "N shrunken", "Ê", "weight"):

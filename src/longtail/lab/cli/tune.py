@@ -54,7 +54,7 @@ def tune_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         if as_json:
             print_json(_content(result))
         else:
-            _show(result)
+            _show(result, running)
 
     return run
 
@@ -70,7 +70,7 @@ def _content(result: TuneResult) -> dict[str, object]:
     return content
 
 
-def _show(result: TuneResult) -> None:
+def _show(result: TuneResult, running: RunOptions) -> None:
     groups = [name for name in GROUPS if any(each.groups.get(name) is not None for each in result.candidates)]
     table = Table(box=None, pad_edge=False)
     table.add_column("loss")
@@ -95,6 +95,6 @@ def _show(result: TuneResult) -> None:
         f"{result.winner.loss.label} on all training images, tested once: error {test['error']:.2f}%, "
         f"recall {test['balanced_accuracy']:.1%} ({recalls})",
         f"the search is in {result.folder}; to train with this loss:",
-        f"  {train_command(result.winner)}",
+        f"  {train_command(result.winner, running)}",
     ):
         out.print(line, soft_wrap=True)
