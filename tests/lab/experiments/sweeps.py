@@ -74,7 +74,7 @@ def end(process, seconds=180):
     return process.returncode, out, err
 
 
-def wait_for(condition, seconds=120.0):
+def wait_for(condition, seconds=300.0):
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit
