@@ -109,7 +109,7 @@ def test_the_published_error_is_beside_a_run_of_the_paper(tmp_path):
 
 
 def test_every_status_is_told_with_its_problem(tmp_path):
-    configs = [run_of(seed=seed) for seed in range(12)]
+    configs = [run_of(seed=seed) for seed in range(13)]
     write_run(tmp_path, configs[0], "a-complete")
     failed = write_run(tmp_path, configs[1], "b-failed", done=False)
     (failed / "error.json").write_text(json.dumps({"error": "out of\nmemory", "traceback": "…", "time": "now"}))
@@ -131,6 +131,9 @@ def test_every_status_is_told_with_its_problem(tmp_path):
     write_run(tmp_path, configs[7], "m-deep").joinpath("config.json").write_text("[" * 100_000)
     late = write_run(tmp_path, configs[11], "l-late")
     (late / "error.json").write_text(json.dumps({"error": "of an attempt before", "traceback": "", "time": ""}))
+    (tmp_path / "n-lock").mkdir()
+    (tmp_path / "n-lock" / ".lock").touch()
+    write_run(tmp_path, configs[12], "o-nan", error=math.nan)
     frame = load_results(tmp_path).set_index("run_id")
     assert frame["status"].to_dict() == {
         "a-complete": "complete",
@@ -139,7 +142,7 @@ def test_every_status_is_told_with_its_problem(tmp_path):
         "d-new": "unfinished",
         **dict.fromkeys(("e-result", "f-config", "g-other", "h-rest", "i-half", "j-error", "k-short"), "damaged"),
         "l-late": "complete",
-        "m-deep": "damaged",
+        **dict.fromkeys(("m-deep", "n-lock", "o-nan"), "damaged"),
     }
     problems = frame["problem"]
     assert problems["a-complete"] is problems["l-late"] is None
@@ -153,6 +156,8 @@ def test_every_status_is_told_with_its_problem(tmp_path):
     assert problems["j-error"] == "error.json is damaged: it has no error"
     assert problems["k-short"] == "result.json is damaged: it has no error"
     assert problems["m-deep"].startswith("config.json is no JSON: ")
+    assert problems["n-lock"] == "it has no config.json"
+    assert problems["o-nan"] == "result.json is damaged: nan is no number"
     incomplete = frame[frame["status"] != "complete"]
     assert incomplete[["error", "many", "best_error", "seconds"]].isna().all(axis=None)
     assert incomplete["recall"].isna().all()

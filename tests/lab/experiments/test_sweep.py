@@ -15,6 +15,7 @@ from longtail.lab.data import SubsetOptions
 from longtail.lab.experiments import ExecutorOptions, local, run_sweep
 from longtail.lab.experiments.local import LocalExecutor
 from longtail.lab.experiments.task import Outcome
+from longtail.lab.files import write_atomically
 from longtail.lab.training import RunFolder
 from tests.lab.experiments.sweeps import (
     BALANCED,
@@ -68,8 +69,12 @@ def test_a_sweep_gives_what_single_runs_give_and_again_does_only_what_is_missing
 def test_a_run_that_fails_is_recorded_and_the_others_go_on(tmp_path, reference):
     bad = small(learning_rate=1e30)
     no_images = replace(CONFIGS[0], data=DataConfig(subset=SubsetOptions(imbalance=1e6)))
-    result = run_sweep([bad, *CONFIGS[:1], no_images], RunOptions(runs=tmp_path))
+    damaged = small(seed=7)
+    write_atomically(tmp_path / damaged.run_id / "config.json", damaged.to_json())
+    write_atomically(tmp_path / damaged.run_id / "result.json", "")
+    result = run_sweep([bad, damaged, *CONFIGS[:1], no_images], RunOptions(runs=tmp_path))
     assert result.done == CONFIGS[:1]
+    assert "result.json is damaged" in result.failed[damaged]
     assert "imbalance 1000000.0 leaves class 4 without samples" in result.failed[no_images]
     assert "the loss became infinite or NaN" in result.failed[bad]
     record = RunFolder(tmp_path / bad.run_id).failure()

@@ -22,8 +22,8 @@ from longtail.lab.experiments import (
     rescaled,
     run_sweep,
 )
-from longtail.lab.experiments.sweep import duration
-from longtail.lab.training import RunFolder, TrainingError
+from longtail.lab.experiments.sweep import complete_runs, duration
+from longtail.lab.training import TrainingError
 
 __all__ = ["sweep_command"]
 
@@ -105,7 +105,8 @@ def _configs(name: str | None, scale: Scale) -> list[RunConfig]:
 
 
 def _preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOptions, as_json: bool) -> None:
-    missing = [config for config in configs if not RunFolder(options.runs / config.run_id).result_file.exists()]
+    complete = set(complete_runs(configs, options))
+    missing = [config for config in configs if config not in complete]
     progress().print("measuring …")
     seconds, slots = estimate(missing, options, where)
     total = sum(seconds.values()) / slots

@@ -45,7 +45,16 @@ DTYPES = {int: "Int64", float: "float64", bool: "boolean", tuple: "object"}
 OTHER = ("run_id", "status", "problem", "label", "best_error", "seconds", "published", "head_from")
 """Columns that are neither of the configuration nor metrics of the last epoch."""
 
-FILES = ("config.json", "data.json", "metrics.jsonl", "result.json", "error.json", "model.safetensors", "checkpoint.pt")
+FILES = (
+    ".lock",
+    "config.json",
+    "data.json",
+    "metrics.jsonl",
+    "result.json",
+    "error.json",
+    "model.safetensors",
+    "checkpoint.pt",
+)
 """A folder that holds one of them is one of a run, or of what is left of it."""
 
 
@@ -202,11 +211,11 @@ def _outcome(result: Any, run_id: str) -> dict[str, Any]:
     # Of the last epoch alone are its seconds, and its learning rate, which has the name of a flag.
     final = {name: value for name, value in result["final"].items() if name not in (*CONFIGURATION, *OTHER, "epoch")}
     lists = {name: _numbers(final.pop(name)) for name in LISTS if name in final}
-    error = _number(final.pop("error"))
+    error = _finite(final.pop("error"))
     return {
         "metrics": {"error": error, **{name: _optional(value) for name, value in final.items()}, **lists},
-        "best_error": _number(result["best_error"]),
-        "seconds": _number(result["seconds"]),
+        "best_error": _finite(result["best_error"]),
+        "seconds": _finite(result["seconds"]),
         "versions": {f"version_{name}": str(value) for name, value in result["versions"].items()},
     }
 
@@ -222,6 +231,13 @@ def _numbers(value: Any) -> list[Any] | None:
 
 def _optional(value: Any) -> float | None:
     return None if value is None else _number(value)
+
+
+def _finite(value: Any) -> float:
+    """What every run has; other metrics may be infinite, or missing."""
+    if not math.isfinite(number := _number(value)):
+        raise ValueError(f"{number} is no number")
+    return number
 
 
 def _number(value: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -13,14 +14,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from longtail.lab.config import DataConfig, RunConfig, RunOptions
+from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
 from longtail.lab.data import open_dataset
 from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_executor
 from longtail.lab.experiments.task import Outcome, Speeds, estimated_seconds
 from longtail.lab.files import check_writable
 from longtail.lab.training import Interrupted, RunFolder, TrainingError, open_data, stop_signals
 
-__all__ = ["SweepResult", "duration", "estimate", "run_sweep"]
+__all__ = ["SweepResult", "complete_runs", "duration", "estimate", "run_sweep"]
 
 # How long to leave alone a run that another process has.
 AGAIN_SECONDS = 2.0
@@ -63,8 +64,9 @@ def run_sweep(
     """
     wanted = list(dict.fromkeys(configs))
     folders = {config: RunFolder(options.runs / config.run_id) for config in wanted}
-    result = SweepResult(done=[config for config in wanted if folders[config].result_file.exists()])
-    missing = deque(config for config in wanted if not folders[config].result_file.exists())
+    result = SweepResult(done=complete_runs(wanted, options))
+    complete = set(result.done)
+    missing = deque(config for config in wanted if config not in complete)
     if not missing:
         return result
     check_writable(options.runs)
@@ -107,6 +109,23 @@ def run_sweep(
                 elsewhere.clear()
             display.show(min(len(in_flight), executor.slots), len(elsewhere), executor.slots)
     return result
+
+
+def complete_runs(configs: Iterable[RunConfig], options: RunOptions) -> list[RunConfig]:
+    """Those that have a result; one that cannot be read is none, so that its run is tried, and fails by name.
+
+    Example:
+        >>> from pathlib import Path
+        >>> complete_runs([RunConfig()], RunOptions(runs=Path("nowhere")))
+        []
+    """
+
+    def is_complete(config: RunConfig) -> bool:
+        with contextlib.suppress(ConfigError):
+            return RunFolder(options.runs / config.run_id).result() is not None
+        return False
+
+    return [config for config in configs if is_complete(config)]
 
 
 class _Display:
