@@ -4,6 +4,9 @@ import multiprocessing
 import os
 import signal
 
+import pytest
+
+from longtail.lab.config import ConfigError
 from longtail.lab.experiments.journal import Journal
 from longtail.lab.experiments.search import SearchOptions
 
@@ -48,3 +51,23 @@ def test_a_process_that_dies_with_the_lock_stops_nobody_and_its_trial_is_begun_a
         while trial := journal.next():
             tried.append(journal.loss(trial).label)
         assert sorted(tried) == ["softmax", "softmax_0.9"]
+
+
+def test_a_line_that_was_not_finished_stops_nobody(tmp_path):
+    with Journal(tmp_path, SEARCH) as journal:
+        first = journal.loss(journal.next()).label
+    file = tmp_path / "journal.log"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-20])
+    for _ in range(2):
+        with Journal(tmp_path, SEARCH) as journal:
+            assert journal.loss(journal.next()).label in (first, "softmax", "softmax_0.9")
+
+
+def test_a_journal_that_cannot_be_read_is_one_clear_line(tmp_path):
+    with Journal(tmp_path, SEARCH) as journal:
+        journal.next()
+    file = tmp_path / "journal.log"
+    file.write_bytes(b"{garbage\n" + file.read_bytes())
+    with pytest.raises(ConfigError, match=r"journal.log is damaged: .*: without it, .* begins anew"):
+        Journal(tmp_path, SEARCH).__enter__()

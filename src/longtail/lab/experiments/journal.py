@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from longtail.lab.config import LossConfig
+from longtail.lab.config import ConfigError, LossConfig
 from longtail.lab.experiments.search import Candidate, SearchOptions
 from longtail.losses import owners_of
 
@@ -55,9 +55,14 @@ class Journal:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            file = self.folder / "journal.log"
             lock: Any = _Lock(self.folder / "journal.lock")
-            backend = JournalFileBackend(str(self.folder / "journal.log"), lock_obj=lock)
-            storage = JournalStorage(backend)
+            _mend(file, lock)
+            try:
+                storage = JournalStorage(JournalFileBackend(str(file), lock_obj=lock))
+            except ValueError as error:
+                hint = "without it, the search begins anew with the folds that there are"
+                raise ConfigError(f"{file} is damaged: {error}: {hint}") from None
             pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
             if self.search.prune:
                 pruner = optuna.pruners.WilcoxonPruner(p_threshold=self.search.prune_threshold, n_startup_steps=2)
@@ -210,6 +215,14 @@ class _Lock:
         """Let others have it."""
         assert self.file is not None
         self.file.close()
+
+
+def _mend(file: Path, lock: _Lock) -> None:
+    """Cut off a last line that was not finished, by a disk that was full or lost its power; the next would join it."""
+    lock.acquire()
+    if file.exists() and not (content := file.read_bytes()).endswith(b"\n"):
+        os.truncate(file, content.rfind(b"\n") + 1)
+    lock.release()
 
 
 class _Fixed:
