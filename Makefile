@@ -29,7 +29,7 @@ format: .venv/installed ## let ruff put the code in order
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/installed-bench ## speed and memory beside the peers, into results/bench/: twenty minutes on an idle machine
+bench: .venv/installed-bench ## speed and memory beside the peers, into results/bench/: some twenty-five minutes on an idle machine
 	$(BIN)/python -m benchmarks.losses --output results/bench
 	$(BIN)/python -m benchmarks.data --output results/bench
 	$(BIN)/python -m benchmarks.training --output results/bench

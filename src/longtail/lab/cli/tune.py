@@ -90,7 +90,7 @@ def _show(result: TuneResult, running: RunOptions) -> None:
     test, groups_of_test = result.test, [name for name in GROUPS if result.test[name] is not None]
     recalls = ", ".join(f"{name} {test[name]:.1%}" for name in groups_of_test)
     for line in (
-        "\nmany, medium, few: mean recall of classes with so many training images; ± over the folds",
+        f"\n{', '.join(groups)}: mean recall of classes with so many training images; ± over the folds",
         f"{result.runs} of {result.grid_runs} folds were trained",
         f"{result.winner.loss.label} on all training images, tested once: error {test['error']:.2f}%, "
         f"recall {test['balanced_accuracy']:.1%} ({recalls})",
