@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from benchmarks.measure import peak_memory
 from longtail.lab.data import (
     DataError,
     ImageDataset,
@@ -328,3 +329,9 @@ def test_images_in_any_order_in_memory_are_cropped_alike():
     )
     one, two = (next(training_loader(each, 9).epoch(0)).images for each in (dataset, other))
     assert torch.equal(one, two)
+
+
+def test_padding_and_mirroring_keep_no_copies_of_the_data_set():
+    dataset = numbered(250, pad=4, size=64)
+    taken = peak_memory(lambda: next(training_loader(dataset, batch_size=10).epoch(0)))
+    assert taken < dataset.train.images.nbytes / 2

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from longtail.counts import IntArray
@@ -218,24 +217,28 @@ class _Whole:
 class _PadCropFlip:
     """Random crops of padded images, mirrored or not.
 
-    A row of a crop is a run of bytes that can start anywhere in the padded images. All such runs, which overlap, are
-    the rows of ``runs``, so a batch of crops is a single selection of rows. The mirrored images are stored beside the
-    others for the same reason.
+    The images of a batch are put into the middle of black ones, and mirrored beside that. A row of a crop is a run of
+    bytes that can start anywhere in there. All such runs, which overlap, are the rows of ``runs``, so a batch of crops
+    is a single selection of rows. Padded batch by batch: all images, padded and mirrored, are three times the data set.
     """
 
     def __init__(self, images: Tensor, pad: int, flip: bool, seed: int) -> None:
-        self.shape, self.seed = images.shape[1:], seed
-        padded = F.pad(images, (pad, pad, pad, pad)).contiguous()
-        if flip:
-            padded = torch.cat([padded, padded.flip(3)])
+        self.images, self.pad, self.seed = images, pad, seed
+        channels, height, width = images.shape[1:]
         self.choices = [2 if flip else 1, 2 * pad + 1, 2 * pad + 1]
-        sample, channel, row, _ = padded.stride()
-        self.steps = sample * len(images), row, 1
-        self.sample_step = sample
-        width = images.shape[3]
-        self.runs = padded.view(-1).as_strided((padded.numel() - width + 1, width), (1, 1))
-        channels, rows = (torch.arange(size, device=images.device) for size in images.shape[1:3])
-        self.starts = (channels[:, None] * channel + rows * row).flatten()
+        self.padded_shape = self.choices[0], channels, height + 2 * pad, width + 2 * pad
+        self.sample_step, mirrored, channel, row, _ = images.new_empty((0, *self.padded_shape)).stride()
+        self.steps = mirrored, row, 1
+        planes, rows = (torch.arange(size, device=images.device) for size in (channels, height))
+        self.starts = (planes[:, None] * channel + rows * row).flatten()
+        self._make_room(1)
+
+    def _make_room(self, count: int) -> None:
+        """For the images of a batch, and all later ones: the edges stay black."""
+        width = self.images.shape[3]
+        self.padded = self.images.new_zeros((count, *self.padded_shape))
+        self.runs = self.padded.view(-1).as_strided((self.padded.numel() - width + 1, width), (1, 1))
+        self.samples = torch.arange(count, device=self.images.device) * self.sample_step
 
     def draw(self, epoch: int, count: int) -> IntArray:
         """For each sample of an epoch, how far its crop is from the first one: mirrored or not, rows, columns."""
@@ -244,9 +247,16 @@ class _PadCropFlip:
         return offsets
 
     def take(self, chosen: Tensor, drawn: Tensor) -> Tensor:
-        first = chosen * self.sample_step + drawn
+        count = len(chosen)
+        if count > len(self.padded):
+            self._make_room(count)
+        images = self.images.index_select(0, chosen)
+        inside = slice(self.pad, -self.pad or None)
+        for side, shown in enumerate((images, images.flip(3))[: self.choices[0]]):
+            self.padded[:count, side, :, inside, inside] = shown
+        first = self.samples[:count] + drawn
         crops = self.runs.index_select(0, (first[:, None] + self.starts).flatten())
-        return crops.view(-1, *self.shape)
+        return crops.view(-1, *images.shape[1:])
 
 
 class _InMemoryLoader:
