@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks.measure import interleaved_times, peak_memory
+from benchmarks.training import PEAK
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,3 +78,9 @@ def test_calls_take_turns():
     assert {name: len(seconds) for name, seconds in times.items()} == {"a": 3, "b": 3}
     assert log[::2] == ["-"] * (len(log) // 2)
     assert set(log) == {"-", "a", "b"}
+
+
+def test_the_most_memory_of_a_process_is_not_that_of_the_one_that_started_it():
+    held = torch.ones(2**26)  # 256 MB
+    child = subprocess.run([sys.executable, "-c", f"{PEAK}print(peak())"], capture_output=True, text=True, check=True)
+    assert 1 < float(child.stdout) < held.nbytes / 2**20 / 2
