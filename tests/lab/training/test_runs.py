@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import time
 from dataclasses import replace
@@ -13,8 +14,10 @@ import torch
 
 from longtail import NormedLinear
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, RunOptions, with_values
+from longtail.lab.data import training_loader
 from longtail.lab.recipes import train_command
 from longtail.lab.training import RunFolder, TrainingError, evaluate_run, load_run, loop, train
+from longtail.lab.training.build import open_data
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from tests.lab.training.runs import error_of, finish, small_config, start
 
@@ -228,11 +231,15 @@ def test_a_folder_of_something_else_is_refused_and_not_changed(tmp_path):
 
 
 def test_a_loss_that_is_no_number_stops_the_run_with_advice(tmp_path):
-    config = small_config(epochs=4, learning_rate=1e30)
-    with pytest.raises(
-        TrainingError, match=r"became infinite or NaN in epoch \d, step \d+, at learning rate .*--learning"
-    ):
+    config = small_config(epochs=4, learning_rate=1e20, warmup_epochs=2.0)
+    message = r"became infinite or NaN in epoch (\d), step (\d+), at learning rate (\S+): .*--learning"
+    with pytest.raises(TrainingError, match=message) as error:
         train(config, RunOptions(runs=tmp_path))
+    epoch, step, rate = re.search(message, str(error.value)).groups()
+    steps = len(training_loader(open_data(config)[0], config.optimizer.batch_size))
+    now = int(epoch) - 1 + (int(step) - 1) / steps
+    assert int(step) < steps
+    assert float(rate) == pytest.approx(0.5e20 * now / 2, rel=1e-5)  # of that step, not of the last one
     assert not (tmp_path / config.run_id / "result.json").exists()
 
 

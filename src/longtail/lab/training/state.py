@@ -23,6 +23,8 @@ __all__ = ["ADVICE", "State", "Stop", "Timer", "stop_signals"]
 # Steps after which several processes ask one another whether to stop or to save.
 AGREE_EVERY = 10
 
+NEVER = 2**31 - 1
+
 ADVICE = "try a lower --learning-rate or a longer --warmup-epochs"
 
 
@@ -35,28 +37,30 @@ class State:
         self.epoch = self.step = 0
         self.rate = 0.0
         self.loss = torch.zeros((), dtype=sums_dtype(device), device=device)
-        self.first_bad = torch.tensor(-1, device=device)
+        self.rates: dict[int, float] = {}
+        """Learning rate of each step of the epoch, from 1 on."""
+        self.first_bad = torch.tensor(NEVER, device=device)
 
     def add(self, loss: Tensor) -> None:
         """Count the loss of a piece of a batch, without waiting for the device."""
         self.loss += loss
-        bad = (self.first_bad < 0) & ~loss.isfinite()
-        self.first_bad = torch.where(bad, self.step + 1, self.first_bad)
+        self.rates[self.step + 1] = self.rate
+        self.first_bad = torch.where(loss.isfinite(), self.first_bad, self.first_bad.clamp(max=self.step + 1))
 
     def end_epoch(self) -> Tensor:
         """Start counting anew, and return the loss of the epoch, summed over samples."""
-        self.epoch, self.step = self.epoch + 1, 0
+        self.epoch, self.step, self.rates = self.epoch + 1, 0, {}
         loss, self.loss = self.loss, torch.zeros_like(self.loss)
         return loss
 
     def check_finite(self, fabric: Fabric) -> None:
         """Stop a training whose loss is no number any more, in any process: nothing good follows."""
-        first_bad = fabric.all_reduce(self.first_bad.clone(), reduce_op="max")
+        first_bad = fabric.all_reduce(self.first_bad.clone(), reduce_op="min")
         assert isinstance(first_bad, Tensor)
-        if (step := int(first_bad.item())) >= 0:
+        if (step := int(first_bad.item())) != NEVER:
             raise TrainingError(
                 f"the loss became infinite or NaN in epoch {self.epoch + 1}, step {step}, at learning rate "
-                f"{self.rate:g}: {ADVICE}"
+                f"{self.rates[step]:g}: {ADVICE}"
             )
 
     def content(self, network: nn.Module, optimizer: Any, fabric: Fabric) -> dict[str, Any]:
