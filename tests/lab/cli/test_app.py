@@ -42,6 +42,8 @@ def test_every_command_has_help_with_an_example_and_refuses_an_unknown_option_in
         ("train --data digits --batch_sise 3 --seed 1", "unknown option --batch_sise; did you mean --batch-size?"),
         ("train --data digits -q", "unknown option -q."),
         ("train --data digits --epochs x", "--epochs must be a whole number, got 'x'."),
+        ("train --data digits --imbalance x", "--imbalance must be a number, got 'x'."),
+        ("train --data digits --workers 1.5", "--workers must be a whole number, got '1.5'."),
         ("train --data digits --epochs", "--epochs needs a value."),
         ("train --data digits --on-error ask", "--on-error cannot be 'ask': choose from stop, skip."),
         ("weights --beta 0,9", "--beta must be a number, got '0,9'."),

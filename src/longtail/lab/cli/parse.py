@@ -124,6 +124,12 @@ def _unknown(text: str, below: Sequence[str]) -> str:
 SENTENCES: dict[str, Callable[..., str]] = {
     r"Error parsing (.+?): invalid literal for int\(\) with base 10: (.+)": "{} must be a whole number, got {}.".format,
     r"Error parsing (.+?): could not convert string to float: (.+)": "{} must be a number, got {}.".format,
+    r"Error parsing (.+?): no type matching INT could be instantiated from \[(.+)\]\.": (
+        "{} must be a whole number, got {}.".format
+    ),
+    r"Error parsing (.+?): no type matching FLOAT could be instantiated from \[(.+)\]\.": (
+        "{} must be a number, got {}.".format
+    ),
     r"Error parsing (.+?): Could not find valid parse for arguments: \[(.+)\]": "{} cannot be {}.".format,
     r"Error parsing (.+?): (.+)": "{}: {}.".format,
     r"Missing value for argument '(.+)'\. Expected .+": "{} needs a value.".format,
