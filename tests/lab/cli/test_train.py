@@ -13,9 +13,10 @@ import pytest
 import torch
 from PIL import Image
 
+from longtail.lab.cli import app
 from longtail.lab.config import RunConfig
 from longtail.lab.data import ImageDataset, ImageFiles, evaluation_loader, open_dataset
-from longtail.lab.training import RunFolder
+from longtail.lab.training import Interrupted, RunFolder, loop
 from tests.lab.cli.test_data import run
 from tests.lab.training.runs import no_room_for, small_config
 from tests.lab.training.test_run_folder import interrupted
@@ -381,3 +382,23 @@ def test_processes_that_read_images_leave_signals_to_the_one_that_trains(tmp_pat
     seen += list(batches)
     assert len(seen) == 6
     assert worker.is_alive()
+
+
+def test_data_that_is_not_there_is_said_before_other_processes_are_started(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(loop, "make_fabric", lambda *_: pytest.fail("processes were started"))
+    _, error, code = run(capsys, "train", "--data", "nodata", "--devices", "2", "--runs", tmp_path)
+    assert (code, error.count("unknown data set 'nodata'")) == (2, 1)
+
+
+@pytest.mark.parametrize(("rank", "times"), [("0", 1), ("1", 0)])
+def test_the_first_of_several_processes_speaks_for_all(monkeypatch, finished, capsys, rank, times):
+    monkeypatch.setenv("RANK", rank)
+    printed, error, _ = run(capsys, "train", "--config", finished, "--runs", finished.parent)
+    assert (error.count("complete already"), printed.count("the run is in")) == (times, times)
+
+    def stopped(_):
+        raise Interrupted("interrupted in epoch 1")
+
+    monkeypatch.setattr(app, "run", stopped)
+    _, error, code = run(capsys, "train")
+    assert (code, error.count("interrupted in epoch 1")) == (130, times)

@@ -55,8 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if debug or code is None:
             raise
         text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        sys.stderr.write(f"{'' if code == 130 else 'error: '}{' '.join(text.split())}\n")
+        if code != 130 or _is_first_process():
+            sys.stderr.write(f"{'' if code == 130 else 'error: '}{' '.join(text.split())}\n")
         sys.exit(code)
+
+
+def _is_first_process() -> bool:
+    from longtail.lab.cli.output import is_first_process
+
+    return is_first_process()
 
 
 def _run(arguments: list[str]) -> None:

@@ -51,7 +51,7 @@ def retrain_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         for name in ("head_of", "head_method"):
             if (value := getattr(config.head, name)) != getattr(start.head, name):
                 raise ConfigError(f"{name} {value} would do nothing: longtail retrain says it all")
-        path = train(config, running, progress(), devices)
+        path = train(config, running, progress() if is_first_process() else None, devices)
         if not is_first_process():
             return  # which speaks for all
         if as_json:

@@ -62,7 +62,7 @@ def train_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         """
         from longtail.lab.training import RunFolder, train
 
-        path = train(config, running, progress(), devices)
+        path = train(config, running, progress() if is_first_process() else None, devices)
         if not is_first_process():
             return  # which speaks for all
         result = RunFolder(path).result()

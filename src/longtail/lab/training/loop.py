@@ -70,10 +70,10 @@ def train(
         if console:
             console.print(f"{folder.path} is complete already: nothing was trained", soft_wrap=True)
         return folder.path
+    # First the data: a run that cannot start leaves no folder, and says why once, before it starts other processes.
+    dataset, subset = open_data(config, options.data_dir, console)
     fabric = make_fabric(config.precision, options.accelerator, devices)
     console = console if fabric.is_global_zero else None
-    # First the data: a run that cannot start leaves no folder.
-    dataset, subset = open_data(config, options.data_dir, console)
     check_parent(config, options.runs, dataset, subset)
     with folder.written(), opened_by_first(folder, config, fabric), stop_signals() as stop:
         if fabric.world_size == 1 and folder.result_file.exists():
