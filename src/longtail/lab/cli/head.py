@@ -30,7 +30,7 @@ def retrain_command(arguments: Sequence[str] | None) -> Callable[..., None]:
 
     def run(
         run: Run,
-        config: Annotated[RunConfig, OmitArgPrefixes] = start,
+        config: Annotated[RunConfig, OmitArgPrefixes, arg(name="")] = start,
         running: Annotated[RunOptions, OmitArgPrefixes] = RunOptions(runs=found.parent if found else RunOptions.runs),
         devices: Annotated[
             int | None, arg(help="Processes, each with its GPU or its part of the CPU; by default one for each GPU.")

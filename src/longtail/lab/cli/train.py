@@ -37,7 +37,7 @@ def train_command(arguments: Sequence[str] | None) -> Callable[..., None]:
     start = starting_point(arguments)
 
     def run(
-        config: Annotated[RunConfig, OmitArgPrefixes] = start,
+        config: Annotated[RunConfig, OmitArgPrefixes, arg(name="")] = start,
         running: Annotated[RunOptions, OmitArgPrefixes] = RunOptions(),
         devices: Annotated[
             int | None, arg(help="Processes, each with its GPU or its part of the CPU; by default one for each GPU.")

@@ -84,8 +84,7 @@ class LossConfig:
     loss: str = "softmax"
     """softmax, sigmoid, focal, softmax_focal, logit_adjusted (balanced softmax), ldam or asymmetric."""
     weighting: str = "effective"
-    """Weights of the classes: effective (class-balanced), inverse, inverse_sqrt, or uniform (plain), which is
-    usual with logit_adjusted: it corrects for the sizes of the classes by itself."""
+    """Of the classes: effective (class-balanced), inverse, inverse_sqrt, or uniform (plain; for logit_adjusted)."""
     beta: float | None = None
     """β of the effective weights, 0.999 if not given: 0 weights all classes alike, 1 by inverse frequency."""
     betas: tuple[float, ...] = ()
@@ -192,9 +191,9 @@ class OptimizerConfig:
     micro_batch_size: int | None = None
     """Images at once of a process: a larger batch is cut, and its gradients are added up."""
     learning_rate: float = 0.1
-    """At learning_rate_batch images; it grows in proportion with the batch size."""
+    """For batches of --learning-rate-batch images; it grows in proportion with the batch size."""
     learning_rate_batch: int = 128
-    """Batch size that learning_rate is meant for."""
+    """Batch size that --learning-rate is meant for."""
     momentum: float = 0.9
     """Of the gradient."""
     nesterov: bool = False

@@ -40,7 +40,7 @@ class Setting:
     precision: str = "32-true"
     """Of the arithmetic: 32-true, bf16-mixed or 16-mixed."""
     compile: bool = False
-    """Whether torch.compile makes the network faster."""
+    """Whether torch.compile compiles the network: faster steps, after a longer start."""
     sync_batch_norm: bool = False
     """Whether batch norms use the statistics of the whole batch, over all processes, and not of each one's part."""
 
