@@ -74,7 +74,10 @@ def test_a_number_without_its_record_is_found(tmp_path):
     page = tmp_path / "page.md"
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "x.md").write_text("| error | 41.2 ± 0.3 |\n")
-    page.write_text("# A\nTakes 19.9 ms.\n```python\n>>> 19.9 + 1\n20.9\n```\n\n# B\n| b | 41.2 ± 0.3 |\n\nSee the [record](results/x.md), β = 0.99.\n")
+    page.write_text(
+        "# A\nTakes 19.9 ms.\n```python\n>>> 19.9 + 1\n20.9\n```\n\n"
+        "# B\n| b | 41.2 ± 0.3 |\n\nSee the [record](results/x.md), β = 0.99.\n"
+    )
     first, second = sections(page)[1:]
     assert quoted(first) == {"19.9"}
     assert recorded(first, page) == {20.9}  # what is printed is known, what is typed is not
