@@ -30,6 +30,19 @@ def test_what_is_decayed_follows_the_recipe_and_the_loss(loss, decay_norms):
             assert decay[id(weight)] == (0 if free else 0.25)
 
 
+def test_the_scaler_of_16_bit_gradients_leaves_infinite_ones_to_the_optimizer():
+    network = build_model("resnet8", 10)
+    optimizer = build_optimizer(RunConfig(precision="16-mixed"), network)
+    assert optimizer._step_supports_amp_scaling  # else the scaler reads a value in each step
+    before = [weight.detach().clone() for weight in network.parameters()]
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(network(torch.randn(4, 3, 32, 32)).sum() * torch.inf).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert all(torch.equal(old, new) for old, new in zip(before, network.parameters(), strict=True))
+    assert scaler.get_scale() < 65536.0
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_loss_of_a_run_is_that_of_the_library_with_the_counts_of_its_images(loss):
     config = RunConfig(loss=LossConfig(loss=loss, beta=0.9))
