@@ -264,8 +264,8 @@ class LDAMLoss(Loss):
 class AsymmetricLoss(Loss):
     r"""Module over :func:`longtail.functional.asymmetric_loss`.
 
-    .. math:: L(z, t) = -\alpha \sum_{i=1}^{C} t_i (1 - p_i)^{\gamma_+} \log p_i
-        + (1 - t_i) \, \bar p_i^{\gamma_-} \log (1 - \bar p_i), \qquad \bar p_i = \max(p_i - m, 0)
+    .. math:: L(z, t) = -\alpha \sum_{i=1}^{C} \bigl( t_i (1 - p_i)^{\gamma_+} \log p_i
+        + (1 - t_i) \, \bar p_i^{\gamma_-} \log (1 - \bar p_i) \bigr), \qquad \bar p_i = \max(p_i - m, 0)
 
     Args:
         class_weight: α of shape (C,), kept as a buffer; default all ones.
