@@ -27,8 +27,8 @@ def asymmetric_loss(
 ) -> Tensor:
     r"""Asymmetric loss over sigmoids, summed over classes, with class weights.
 
-    .. math:: L(z, t) = -\alpha \sum_{i=1}^{C} t_i (1 - p_i)^{\gamma_+} \log p_i
-        + (1 - t_i) \, \bar p_i^{\gamma_-} \log (1 - \bar p_i), \qquad
+    .. math:: L(z, t) = -\alpha \sum_{i=1}^{C} \bigl( t_i (1 - p_i)^{\gamma_+} \log p_i
+        + (1 - t_i) \, \bar p_i^{\gamma_-} \log (1 - \bar p_i) \bigr), \qquad
         p_i = \operatorname{sigmoid}(z_i), \quad \bar p_i = \max(p_i - m, 0)
 
     Of many labels most are absent, and easy. Their terms are focused harder than those of the positives, and from
