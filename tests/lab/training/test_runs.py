@@ -14,11 +14,12 @@ import torch
 
 from longtail import NormedLinear
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, RunOptions, with_values
-from longtail.lab.data import training_loader
+from longtail.lab.data import evaluation_loader, training_loader
 from longtail.lab.recipes import train_command
-from longtail.lab.training import RunFolder, TrainingError, evaluate_run, load_run, loop, train
+from longtail.lab.training import RunFolder, TrainingError, evaluate_run, load_run, loop, train, use
 from longtail.lab.training.build import open_data
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
+from longtail.lab.training.loop import evaluate_network
 from tests.lab.training.runs import error_of, finish, small_config, start
 
 TIMES = ("seconds", "images_per_second")
@@ -298,6 +299,24 @@ def test_a_run_on_cosines_is_loaded_with_its_head_and_its_scale(tmp_path):
     assert {name: found[name] for name in ("error", "recall")} == {name: line[name] for name in ("error", "recall")}
     assert found["nll"] == pytest.approx(line["nll"], rel=1e-5)
     assert train_command(config).endswith("--scale 20")
+
+
+def test_a_run_is_evaluated_where_its_batches_are_and_stays_on_the_cpu(reference, monkeypatch):
+    run, seen = load_run(reference), {}
+
+    def loader(*arguments, **options):
+        seen.update(options)
+        return evaluation_loader(*arguments, **options)
+
+    def network(fabric, model, *others):
+        seen["model"] = next(model.parameters())
+        return evaluate_network(fabric, model, *others)
+
+    monkeypatch.setattr(use, "evaluation_loader", loader)
+    monkeypatch.setattr(use, "evaluate_network", network)
+    evaluate_run(run)
+    assert seen["device"] == seen["model"].device
+    assert seen["model"] is not next(run.model.parameters())
 
 
 def test_a_finished_run_can_be_loaded_and_a_foreign_one_is_refused(reference, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,9 +109,10 @@ def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = No
     # Else images it was trained on could be among those of the test.
     RunFolder(run.path).check_data(dataset, subset)
     images = dataset.test if split == "test" else dataset.train
-    loader = evaluation_loader(dataset, EVALUATION_BATCH, images=images, image_size=run.config.data.image_size)
     fabric = make_fabric(run.config.precision, "auto", 1)
-    model = fabric.setup(run.model)
+    size = run.config.data.image_size
+    loader = evaluation_loader(dataset, EVALUATION_BATCH, images=images, image_size=size, device=fabric.device)
+    model = fabric.setup(copy.deepcopy(run.model))  # which moves it to the device: that of the run stays on the CPU
     metrics = ClassifierMetrics(run.counts, run.config.loss.loss, fabric.device)
     found = evaluate_network(fabric, model, loader, metrics)
     return found | {"images": class_counts(images.labels.numpy(), len(dataset.classes)).tolist()}
@@ -119,8 +121,9 @@ def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = No
 def _with_place(run: LoadedRun) -> RunConfig:
     """Its own images are where they were in its training, whatever folder this process is in."""
     place = RunFolder(run.path).data().get("place")
-    moved = place is None or Path(run.config.data.data).exists()
-    return run.config if moved else with_values(run.config, {"data": place})
+    if place is None or Path(run.config.data.data).exists():
+        return run.config
+    return with_values(run.config, {"data": place})
 
 
 def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dict[str, Any]]:
