@@ -42,6 +42,27 @@ def test_the_counts_of_cifar_are_known_without_its_files(capsys, tmp_path):
     assert [row["class"] for row in classes(capsys, "--data", "digits", "--imbalance", "10")] == list("0123456789")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max-count", "6000"], "max_count 6000 is more than the 5000 samples of class 0 (0)"),
+        (["--profile", "step"], "profile step would do nothing without an imbalance"),
+        (["--subset-seed", "3"], "subset_seed 3 would do nothing without an imbalance"),
+        (["--class-depth", "2"], "cifar10 has its own classes and test images"),
+    ],
+)
+def test_options_that_cifar_refuses_are_refused_without_its_files_too(capsys, tmp_path, words, message):
+    printed, error, code = run(capsys, "weights", "--data", "cifar10", "--data-dir", tmp_path, *words)
+    assert (printed, code) == ("", 2)
+    assert error.startswith(f"error: {message}")
+
+
+def test_damaged_files_of_cifar_are_not_passed_over_in_silence(capsys, tmp_path):
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    _, error, code = run(capsys, "weights", "--data", "cifar10", "--data-dir", tmp_path)
+    assert (code, "cannot read" in error) == (2, True)
+
+
 def test_labels_come_from_a_file_or_standard_input(capsys, tmp_path, monkeypatch):
     text = "owl\ncat\n\nowl\n10\n9\n"
     (tmp_path / "labels.txt").write_text(text)

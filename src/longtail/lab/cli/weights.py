@@ -10,15 +10,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from rich.table import Table
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, arg
 
 from longtail._checks import check_choice
-from longtail.counts import IntArray, check_no_class_is_absent, imbalance_factor, long_tailed_counts
+from longtail.counts import IntArray, check_no_class_is_absent, imbalance_factor
 from longtail.lab.cli.output import AsJson, DataDir, console, print_json, whole_numbers
 from longtail.lab.config import ConfigError
-from longtail.lab.data import DataError, OwnImages, SubsetOptions, open_dataset
+from longtail.lab.data import (
+    CATALOG,
+    ImageDataset,
+    InMemoryImages,
+    OwnImages,
+    SubsetOptions,
+    data_folder,
+    open_dataset,
+)
 from longtail.lab.data.cifar import SIZES
 from longtail.weights import NORMALIZATIONS, SCHEMES, class_weights, effective_number
 
@@ -111,17 +120,17 @@ def _classes(
 
 
 def _of_data(data: str, subset: SubsetOptions, own: OwnImages, folder: Path | None) -> Classes:
-    try:
-        dataset, _ = subset.choose(open_dataset(data, folder, own=own))
-        return Classes(list(dataset.classes), dataset.counts)
-    except DataError:
-        if data not in SIZES:
-            raise
-    # What the official release has: nothing needs to be downloaded to know its counts.
-    num_classes, most = SIZES[data]
-    most = most if subset.max_count is None else subset.max_count
-    found = long_tailed_counts(most, num_classes, subset.imbalance or 1, subset.profile)
-    return Classes([str(label) for label in range(num_classes)], found)
+    is_absent = data in SIZES and own == OwnImages() and not CATALOG[data].is_in(data_folder(folder))
+    dataset, _ = subset.choose(_as_released(data) if is_absent else open_dataset(data, folder, own=own))
+    return Classes(list(dataset.classes), dataset.counts)
+
+
+def _as_released(data: str) -> ImageDataset:
+    """CIFAR with empty images: nothing needs to be downloaded to know how many there are of each class."""
+    num_classes, images = SIZES[data]
+    labels = np.repeat(np.arange(num_classes), images)
+    empty = InMemoryImages(torch.zeros(len(labels), 0, 0, 0, dtype=torch.uint8), labels)
+    return ImageDataset(name=data, classes=tuple(map(str, range(num_classes))), train=empty, test=empty)
 
 
 def _of_labels(path: Path | None) -> Classes:
