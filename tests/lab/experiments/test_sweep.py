@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from longtail.lab.config import ConfigError, DataConfig, RunOptions
+from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
 from longtail.lab.data import SubsetOptions
 from longtail.lab.experiments import ExecutorOptions, local, run_sweep
 from longtail.lab.experiments.local import LocalExecutor
@@ -215,3 +215,26 @@ def test_bad_options_are_refused_by_name(values, message):
         ExecutorOptions(**values)
     with pytest.raises(ConfigError, match="there are 0 GPUs"):
         LocalExecutor(ExecutorOptions(gpus_per_run=1.0), RunOptions(accelerator="cpu"))
+
+
+@pytest.mark.parametrize(("gpus_per_run", "places"), [(1.0, "01"), (0.5, "0011"), (0.4, "0011"), (0.3, "000111")])
+def test_no_run_is_given_a_gpu_that_is_not_there(monkeypatch, gpus_per_run, places):
+    given = []
+
+    class Process:
+        def __init__(self, *_, env, **__):
+            given.append(env["CUDA_VISIBLE_DEVICES"])
+            self.stdin, self.stdout = io.BytesIO(), os.fdopen(os.memfd_create("answers"), "rb")
+
+        def wait(self, *_):
+            return 0
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(local.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(local, "available_cores", lambda: 16)
+    monkeypatch.setattr(local.subprocess, "Popen", Process)
+    monkeypatch.setattr(local.selectors.DefaultSelector, "register", lambda *_: None)
+    with LocalExecutor(ExecutorOptions(gpus_per_run=gpus_per_run), RunOptions()) as executor:
+        for _ in range(10):
+            executor.submit("train", RunConfig())
+    assert "".join(given) == places

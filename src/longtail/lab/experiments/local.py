@@ -52,9 +52,9 @@ class LocalExecutor:
             raise ConfigError(f"gpus_per_run is {wanted:g}, but there are {gpus} GPUs to use")
         self.threads = min(where.cpus_per_run, available_cores())
         self.slots = max(1, available_cores() // self.threads)
-        if wanted:
-            self.slots = min(self.slots, int(gpus / wanted))
         self.runs_per_gpu = int(1 / wanted) if wanted else 0
+        if wanted:
+            self.slots = min(self.slots, gpus * self.runs_per_gpu)
         workers = where.cpus_per_run if options.workers is None else options.workers
         self.options = replace(options, workers=workers, accelerator=options.accelerator if wanted else "cpu")
         self.queue: deque[tuple[Task, RunConfig]] = deque()
