@@ -27,6 +27,7 @@ __all__ = [
     "cifar",
     "default_recipe",
     "large",
+    "late_options",
     "rebalanced",
     "retrained",
     "scaled",
@@ -149,6 +150,18 @@ def usual_weighting(loss: str) -> str:
         ('effective', 'uniform')
     """
     return "uniform" if loss == "logit_adjusted" else "effective"
+
+
+def late_options(loss: LossConfig) -> tuple[str, ...]:
+    """Which of ``LATE`` a loss can have: weights that begin late, and one β that grows.
+
+    Example:
+        >>> late_options(LossConfig()), late_options(LossConfig(weighting="inverse")), late_options(LossConfig(beta=0))
+        (('defer_reweighting', 'anneal_beta'), ('defer_reweighting',), ())
+    """
+    if loss.is_plain:
+        return ()
+    return LATE[:1] if loss.beta is None else LATE
 
 
 def default_recipe(data: str) -> str:

@@ -47,6 +47,9 @@ def test_a_python_file_has_a_dictionary_or_a_list_of_configurations(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("sweep = {'seed': range(4)}\n")
     assert [run.seed for run in read_sweep(path)] == [0, 1, 2, 3]
+    path.write_text("from pathlib import Path\nsweep = {'milestones': (1, 2), 'test_data': Path('test')}\n")
+    (run,) = read_sweep(path)
+    assert (run.optimizer.milestones, str(run.data.own.test_data)) == ((1.0, 2.0), "test")
     path.write_text("from longtail.lab.experiments import beta_sweep\nsweep = beta_sweep('cifar10')[:2]\n")
     assert [run.loss.label for run in read_sweep(path)] == ["softmax", "softmax_0.9"]
 
@@ -62,6 +65,8 @@ def test_a_python_file_has_a_dictionary_or_a_list_of_configurations(tmp_path):
         ("a.json", json.dumps({"seed": []}), "a.json: seed has no values"),
         ("a.json", json.dumps({"milestones": 5}), "a.json: optimizer.milestones cannot be 5"),
         ("a.json", json.dumps({"recipe": "cake"}), "a.json: .*cake"),
+        ("a.json", json.dumps({"loss": {"focal": 1}}), "a.json: unknown loss {'focal': 1}"),
+        ("a.json", json.dumps({"data": 5, "loss": "focal"}), "a.json: data.data cannot be 5"),
         ("a.py", "sweep = 3", "a.py must hold a dictionary or a list of RunConfigs called sweep, got 3"),
         ("a.py", "1 / 0", "a.py: ZeroDivisionError"),
         ("a.py", "", "a.py must hold"),

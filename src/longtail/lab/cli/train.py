@@ -19,7 +19,7 @@ from longtail.lab.cli.output import AsJson, DataDir, console, is_first_process, 
 from longtail.lab.config import OWN_OPTIONS, DataConfig, LossConfig, RunConfig, RunOptions, with_values
 from longtail.lab.data import GROUPS, DataError
 from longtail.lab.data.listing import list_images
-from longtail.lab.recipes import LATE, RECIPES, default_recipe, scaled, usual_weighting
+from longtail.lab.recipes import LATE, RECIPES, default_recipe, late_options, scaled, usual_weighting
 
 if TYPE_CHECKING:
     from longtail.lab.training import LoadedRun
@@ -157,13 +157,8 @@ def _with_beta(given: argparse.Namespace, loss: LossConfig) -> LossConfig:
 
 def with_loss(base: RunConfig, loss: LossConfig) -> RunConfig:
     """With another loss, and without a schedule of weights that it does not have."""
-    late, span = base.optimizer.defer_reweighting, base.optimizer.anneal_beta
-    optimizer = replace(
-        base.optimizer,
-        defer_reweighting=None if loss.is_plain else late,
-        anneal_beta=None if loss.is_plain or loss.beta is None else span,
-    )
-    return replace(base, loss=loss, optimizer=optimizer)
+    idle: dict[str, Any] = dict.fromkeys(name for name in LATE if name not in late_options(loss))
+    return replace(base, loss=loss, optimizer=replace(base.optimizer, **idle))
 
 
 def evaluate_command(

@@ -204,7 +204,7 @@ def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
         inner = content
         for parent in parents:
             inner = inner[parent]
-        inner[leaf] = value
+        inner[leaf] = encode(value)
     with config_errors():
         changed: RunConfig = decode(content, RunConfig, "")
     return changed

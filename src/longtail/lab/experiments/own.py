@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from longtail._checks import check_choice
-from longtail.lab.config import OWN_OPTIONS, ConfigError, DataConfig, LossConfig, RunConfig, field_places, with_values
-from longtail.lab.recipes import LATE, RECIPES, default_recipe, scaled, usual_weighting
-from longtail.losses import LOSSES
+from longtail.lab.config import OWN_OPTIONS, ConfigError, LossConfig, RunConfig, field_places, with_values
+from longtail.lab.recipes import LATE, RECIPES, default_recipe, late_options, scaled, usual_weighting
 
 __all__ = ["expand", "read_sweep"]
 
@@ -94,26 +93,23 @@ def _values(name: str, value: Any) -> list[Any]:
 
 def _config(values: dict[str, Any]) -> tuple[RunConfig, set[str]]:
     """A configuration, and the names of the values that are in it."""
-    data, loss = values.get("data", "digits"), values.get("loss", "softmax")
-    weighting = values.get("weighting", usual_weighting(loss))
-    recipe = values.pop("recipe", None) or default_recipe(data)
+    data = with_values(RunConfig(), {"data": values.get("data", "digits")}).data
+    kind = values.get("loss", "softmax")
+    loss = LossConfig(loss=kind, weighting=values.get("weighting", usual_weighting(kind)))
+    recipe = values.pop("recipe", None) or default_recipe(data.data)
     check_choice("recipe", recipe, tuple(RECIPES))
-    own = LOSSES[loss].options if loss in LOSSES else {}
-    values = {name: value for name, value in values.items() if name not in OWN_OPTIONS or name in own}
-    betas = values.get("betas") if weighting == "effective" else None
-    if weighting != "effective" or betas:
-        values.pop("beta", None)
-    if weighting != "effective":
-        values.pop("betas", None)
+    idle = {name for name in OWN_OPTIONS if name not in loss.own_options}
+    if loss.weighting != "effective":
+        idle |= {"beta", "betas"}
+    elif values.get("betas"):
+        idle.add("beta")
     if values.get("sampling") != "effective":
-        values.pop("sampling_beta", None)
+        idle.add("sampling_beta")
+    values = {name: value for name, value in values.items() if name not in idle}
+    start = RECIPES[recipe](data, loss)
+    start = with_values(start, {name: values[name] for name in ("beta", "betas") if name in values})
     late = {name: values.pop(name) for name in LATE if name in values}
-    no_weights = isinstance(betas, (list, tuple)) and len(betas) and not any(betas)
-    if weighting == "uniform" or values.get("beta") == 0 or no_weights:
-        late.clear()
-    if weighting != "effective" or betas:
-        late.pop("anneal_beta", None)
-    start = RECIPES[recipe](DataConfig(data=data), LossConfig(loss=loss, weighting=weighting))
+    late = {name: value for name, value in late.items() if name in late_options(start.loss)}
     start = with_values(start, late)
     start = replace(start, optimizer=scaled(start.optimizer, values.get("epochs")))
     return with_values(start, values), {"recipe", *values, *late}
