@@ -69,5 +69,7 @@ def test_a_journal_that_cannot_be_read_is_one_clear_line(tmp_path):
         journal.next()
     file = tmp_path / "journal.log"
     file.write_bytes(b"{garbage\n" + file.read_bytes())
+    journal = Journal(tmp_path, SEARCH)
     with pytest.raises(ConfigError, match=r"journal.log is damaged: .*: without it, .* begins anew"):
-        Journal(tmp_path, SEARCH).__enter__()
+        journal.__enter__()
+    assert not list(tmp_path.glob("process-*.lock"))  # nobody takes it for one that is at the search

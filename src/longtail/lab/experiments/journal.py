@@ -44,41 +44,55 @@ class Journal:
 
     def __enter__(self) -> Self:
         import optuna
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.process = f"process-{os.getpid()}-{time.time_ns()}.lock"
+        alone = not list(self._living())
+        with contextlib.ExitStack() as life, warnings.catch_warnings():
+            life.enter_context(_held(self.folder / self.process))
+            optuna.logging.set_verbosity(optuna.logging.ERROR)
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            self.study = optuna.create_study(
+                storage=self._storage(),
+                study_name="tune",
+                direction="maximize",
+                pruner=self._pruner(),
+                load_if_exists=True,
+            )
+            # Alike in every search, but not in several processes at once, which would all try the same.
+            self.study.sampler = self._sampler(len(self.study.trials) if alone else os.getpid())
+            self.life = life.pop_all()
+        return self
+
+    def _storage(self) -> optuna.storages.JournalStorage:
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.life = contextlib.ExitStack()
-        self.process = f"process-{os.getpid()}-{time.time_ns()}.lock"
-        alone = not list(self._living())
-        self.life.enter_context(_held(self.folder / self.process))
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            file = self.folder / "journal.log"
-            lock: Any = _Lock(self.folder / "journal.lock")
-            _mend(file, lock)
-            try:
-                storage = JournalStorage(JournalFileBackend(str(file), lock_obj=lock))
-            except ValueError as error:
-                hint = "without it, the search begins anew with the folds that there are"
-                raise ConfigError(f"{file} is damaged: {error}: {hint}") from None
-            pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
-            if self.search.prune:
-                pruner = optuna.pruners.WilcoxonPruner(p_threshold=self.search.prune_threshold, n_startup_steps=2)
-            self.study = optuna.create_study(
-                storage=storage, study_name="tune", direction="maximize", pruner=pruner, load_if_exists=True
-            )
-            # Alike in every search, but not in several processes at once, which would all try the same.
-            seed = len(self.study.trials) if alone else os.getpid()
-            if self.search.search == "grid":
-                sampler = optuna.samplers.GridSampler({"loss": list(self.space)}, seed=0)
-                # At the end of the grid it would stop a loop of Optuna's own, and complain that there is none.
-                sampler.after_trial = lambda *_: None  # type: ignore[method-assign]
-                self.study.sampler = sampler
-            else:
-                self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-        return self
+        file = self.folder / "journal.log"
+        lock: Any = _Lock(self.folder / "journal.lock")
+        _mend(file, lock)
+        try:
+            return JournalStorage(JournalFileBackend(str(file), lock_obj=lock))
+        except ValueError as error:
+            hint = "without it, the search begins anew with the folds that there are"
+            raise ConfigError(f"{file} is damaged: {error}: {hint}") from None
+
+    def _pruner(self) -> optuna.pruners.BasePruner:
+        import optuna
+
+        if not self.search.prune:
+            return optuna.pruners.NopPruner()
+        return optuna.pruners.WilcoxonPruner(p_threshold=self.search.prune_threshold, n_startup_steps=2)
+
+    def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        import optuna
+
+        if self.search.search == "tpe":
+            return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        sampler = optuna.samplers.GridSampler({"loss": list(self.space)}, seed=0)
+        # At the end of the grid it would stop a loop of Optuna's own, and complain that there is none.
+        sampler.after_trial = lambda *_: None  # type: ignore[method-assign]
+        return sampler
 
     def __exit__(self, *_: object) -> None:
         self.life.close()
@@ -179,7 +193,7 @@ class Journal:
     def _living(self) -> Iterator[str]:
         """Processes that are at this search, by the locks that they hold."""
         for path in self.folder.glob("process-*.lock"):
-            if path.name == getattr(self, "process", None):
+            if path.name == self.process:
                 continue
             with path.open("a") as file:
                 try:
