@@ -13,7 +13,10 @@ from longtail.lab.experiments.results import COMPARED, CONFIGURATION, SETTING, t
 from longtail.losses import LOSSES
 from longtail.samplers import SAMPLINGS
 
-__all__ = ["deltas", "summarize_results", "without_folds"]
+__all__ = ["WEIGHTINGS", "deltas", "summarize_results", "without_folds"]
+
+WEIGHTINGS = ("uniform", "effective", "inverse_sqrt", "inverse")
+"""In the order of tables and figures, the plain loss first."""
 
 
 def without_folds(frame: pd.DataFrame) -> pd.DataFrame:
@@ -146,7 +149,7 @@ def _in_order(settings: pd.DataFrame) -> pd.DataFrame:
     ranks = {
         "loss": {name: place for place, name in enumerate(LOSSES)},
         "sampling": {name: place for place, name in enumerate(("shuffled", *SAMPLINGS))},
-        "weighting": {name: place for place, name in enumerate(("uniform", "effective", "inverse_sqrt", "inverse"))},
+        "weighting": {name: place for place, name in enumerate(WEIGHTINGS)},
     }
     first = ("data", "imbalance", "model", "loss", *OWN_OPTIONS, "weighting", "beta")
     first += ("head_method", "head_tau", "sampling")

@@ -1,4 +1,4 @@
-"""Finished runs as tables: one row a run, one row a setting, and what the weights changed."""
+"""Run folders as a table: one row a run, complete or not; what tells rows apart, and how they are written."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def load_results(runs: Path | str) -> pd.DataFrame:
 
     Columns: ``run_id`` (the folder's name), ``status``, ``problem``, ``label`` of the run, ``published`` (the error of
     :func:`published`), each value of the configuration under the name of its flag, ``head_from`` (``head_of`` without
-    its seed), the metrics after the last epoch,
-    ``best_error``, ``seconds``, and ``version_…`` of what was used. ``status`` is one of
+    its seed), the metrics after the last epoch, ``best_error``, ``seconds``, and ``version_…`` of what was used.
+    ``status`` is one of
 
     - complete: the run has a result. Only these have metrics.
     - failed: a sweep gave it up; ``problem`` tells why.
@@ -303,7 +303,7 @@ def _plain(value: Any) -> Any:
 
 
 def write_results(frame: pd.DataFrame, path: Path | str) -> None:
-    """Write a table of this module to a .csv or .json file; lists in CSV are JSON text.
+    """Write a table of runs to a .csv or .json file; lists in CSV are JSON text.
 
     Args:
         frame: the table.

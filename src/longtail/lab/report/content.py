@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longtail.lab.config import OF_WEIGHTS, OWN_OPTIONS, ConfigError, shortest
+from longtail.lab.config import ConfigError, shortest
 from longtail.lab.data import GROUPS
 from longtail.lab.experiments.aggregate import deltas, summarize_results
 from longtail.lab.experiments.results import (
@@ -19,7 +19,7 @@ from longtail.lab.experiments.results import (
     to_records,
 )
 from longtail.lab.experiments.sweep import duration
-from longtail.lab.report.figures.runs import best_pair, one_experiment
+from longtail.lab.report.figures.runs import FREE, OF_LOSS, best_pair, one_experiment
 from longtail.lab.training import RunFolder
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ __all__ = [
     "setting_table",
 ]
 
-LOSS = ("loss", *OWN_OPTIONS, *OF_WEIGHTS)
 MOST_CLASSES = 200
 """Rows of a table of classes, so that a page about thousands of classes stays small."""
 
@@ -256,7 +255,7 @@ def find_groups(frame: DataFrame, runs: Path) -> list[Group]:
         []
     """
     complete = frame[(frame["status"] == "complete") & frame["error"].notna()].drop_duplicates([*SETTING, "seed"])
-    common = [name for name in SETTING if name not in (*LOSS, "learning_rate")]
+    common = [name for name in SETTING if name not in FREE]
     parts = [piece for _, part in complete.groupby(common, dropna=False, sort=False) for piece in _by_rate(part)]
     rows = [to_records(part.iloc[:1])[0] for part in parts]
     # Groups are told apart by what they have in common, and not by the loss that happens to be first.
@@ -268,7 +267,7 @@ def find_groups(frame: DataFrame, runs: Path) -> list[Group]:
 
 def _by_rate(part: DataFrame) -> list[DataFrame]:
     """A loss may have a learning rate of its own; with several, each is an experiment."""
-    if not part.duplicated([*LOSS, "seed"]).any():
+    if not part.duplicated([*OF_LOSS, "seed"]).any():
         return [part]
     return [piece for _, piece in part.groupby("learning_rate", sort=True)]
 

@@ -22,6 +22,7 @@ from longtail.lab.experiments.aggregate import without_folds
 from longtail.lab.experiments.results import SETTING, load_results, to_records
 from longtail.lab.files import write_atomically
 from longtail.lab.report import content, figures
+from longtail.lab.report.figures.runs import OF_LOSS
 from longtail.lab.report.save import script_text, vega
 from longtail.lab.report.theme import spec
 
@@ -220,7 +221,7 @@ def _thinned(epochs: DataFrame) -> DataFrame:
 def _over_imbalances(frame: DataFrame) -> list[tuple[str, DataFrame]]:
     """Complete runs of a data set and a network at several imbalances."""
     complete = frame[frame["status"] == "complete"]
-    common = [name for name in SETTING if name not in (*content.LOSS, "imbalance")]
+    common = [name for name in SETTING if name not in (*OF_LOSS, "imbalance")]
     parts = [part for _, part in complete.groupby(common, dropna=False, sort=False) if part["imbalance"].nunique() > 1]
     firsts = [to_records(part.iloc[:1])[0] for part in parts]
     return [

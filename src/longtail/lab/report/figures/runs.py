@@ -8,16 +8,26 @@ from typing import Any
 import pandas as pd
 
 from longtail.lab.config import OF_WEIGHTS, OWN_OPTIONS, ConfigError, shortest
+from longtail.lab.experiments.aggregate import WEIGHTINGS
 from longtail.lab.experiments.results import SETTING
 from longtail.lab.report.theme import PLAIN, beta_name
 from longtail.lab.training.run_folder import RunFolder
 from longtail.losses import LOSSES
 
-__all__ = ["about", "best_pair", "choice_said", "load_epochs", "one_experiment", "seeds_said", "series"]
+__all__ = [
+    "FREE",
+    "OF_LOSS",
+    "about",
+    "best_pair",
+    "choice_said",
+    "load_epochs",
+    "one_experiment",
+    "seeds_said",
+    "series",
+]
 
 OF_TERM = tuple(name for name in OF_WEIGHTS if name != "betas")
 OF_LOSS = ("loss", *OWN_OPTIONS, *OF_WEIGHTS)
-SCHEMES = ("uniform", "effective", "inverse_sqrt", "inverse")
 # A loss may be trained with a rate of its own, as the paper does on large data.
 FREE = (*OF_LOSS, "learning_rate")
 
@@ -56,7 +66,7 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
         {
             "loss": runs["loss"].map(kinds.index),
             **{name: runs[name].fillna(-1) for name in OWN_OPTIONS},
-            "weighting": runs["weighting"].map(SCHEMES.index),
+            "weighting": runs["weighting"].map(WEIGHTINGS.index),
             "beta": runs["beta"].fillna(-1),
             "betas": runs["betas"],
             **{name: runs[name].fillna(-1) for name in ("defer_reweighting", "anneal_beta")},
