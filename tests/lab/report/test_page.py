@@ -269,10 +269,11 @@ def test_runs_that_differ_by_more_than_the_loss_are_groups_of_their_own(tmp_path
     ]
 
 
-def test_a_run_without_an_error_is_in_the_tables_but_in_no_figure(tmp_path):
-    write_data(write_run(tmp_path, run_of(PLAIN), error=math.nan))
+def test_a_run_whose_error_is_no_number_does_not_count(tmp_path):
+    path = write_run(tmp_path, run_of(PLAIN), error=math.nan)
+    write_data(path)
     page = Page(make_page(tmp_path))
-    assert page.rows("settings")[1][6] == "–"
+    assert page.rows("problem-runs")[1:] == [["damaged", path.name, "result.json is damaged: nan is no number"]]
     assert len(page.json("charts")) == 1
 
 

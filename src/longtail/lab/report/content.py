@@ -254,7 +254,7 @@ def find_groups(frame: DataFrame, runs: Path) -> list[Group]:
         ...     find_groups(load_results(runs), Path(runs))
         []
     """
-    complete = frame[(frame["status"] == "complete") & frame["error"].notna()].drop_duplicates([*SETTING, "seed"])
+    complete = frame[frame["status"] == "complete"].drop_duplicates([*SETTING, "seed"])
     common = [name for name in SETTING if name not in FREE]
     parts = [piece for _, part in complete.groupby(common, dropna=False, sort=False) for piece in _by_rate(part)]
     rows = [to_records(part.iloc[:1])[0] for part in parts]
