@@ -40,6 +40,9 @@ def write_tables(folder: Path) -> str:
     # The paper's number for the loss, whatever the network: its own are of ResNet-32.
     known = [published(replace(record.config(), model="resnet32")) for record in records]
     frame = frame.assign(published=[None if entry is None else entry.error for entry in known])
+    # What is done after training stands beside it: its own epochs are those of the last layer alone.
+    epochs = frame.set_index("run_id")["epochs"]
+    frame["epochs"] = frame["head_of"].map(epochs).fillna(frame["epochs"]).astype("int64")
     versions = [result["versions"] for record in records if (result := record.result())]
     content = {
         "versions": [packages for place, packages in enumerate(versions) if packages not in versions[:place]],
@@ -106,7 +109,7 @@ def report(content: Row, name: str) -> str:
     ]
     for place in dict.fromkeys(row_key(row, SAME_PLACE) for row in content["methods"]):
         rows = [row for row in content["methods"] if row_key(row, SAME_PLACE) == place]
-        lines += ["", heading(rows[0]), "", *table(rows)]
+        lines += ["", heading(rows[0]), "", *table(sorted(rows, key=lambda row: row["error_mean"]))]
     return "\n".join(lines) + "\n"
 
 

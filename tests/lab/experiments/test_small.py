@@ -53,12 +53,19 @@ def test_a_table_has_each_method_once_with_its_difference_from_plain_softmax(tmp
     json.dumps(rows, allow_nan=False)
 
 
-def test_tables_are_written_from_the_records_alone(tmp_path):
-    for run in rescaled(small_protocol("cifar10")[:2], seeds=2):
-        write_run(tmp_path / "small" / "runs", run, error=50.0 + run.seed)
+def test_tables_are_written_from_the_records_alone_the_best_first(tmp_path):
+    runs = rescaled(small_protocol("cifar10")[:2], seeds=2)
+    for run in [*runs, *small_heads(runs)[:1]]:
+        after = run.head.head_of is not None
+        write_run(tmp_path / "small" / "runs", run, error=45.0 if after else 50.0 + 2 * run.seed + (run.loss.beta or 0))
     text = write_tables(tmp_path / "small")
-    assert "4 runs" in text
-    assert "| softmax | 2 | **50.5 ± 0.7** |  | 90.0 | 60.0 | – | 29.64 |" in text
+    assert "5 runs" in text
+    assert "| softmax | 2 | 51.0 ± 1.4 |  | 90.0 | 60.0 | – | 29.64 |" in text
+    assert text.count("## ") == 1  # what is done after training stands beside it, whatever its own epochs
     assert (tmp_path / "small" / "small.md").read_text(encoding="utf-8") == text
     content = json.loads((tmp_path / "small" / "small.json").read_text(encoding="utf-8"))
-    assert [row["method"] for row in content["methods"]] == ["softmax", "class-balanced softmax, β 0.9999"]
+    names = sorted(row["method"] for row in content["methods"])
+    assert names == ["class-balanced softmax, β 0.9999", "softmax", "softmax, then classifier re-trained (cRT)"]
+    assert [text.index(f"| {name} |") for name in (names[2], names[1], names[0])] == sorted(
+        text.index(f"| {name} |") for name in names
+    )
