@@ -102,7 +102,10 @@ def images(folder, count=4):
         draw(folder / f"{place}.png", place)
 
 
-@pytest.mark.parametrize(("train", "test"), [("train.txt", "test.txt"), ("Places_LT_train.txt", "Places_LT_val.txt")])
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [("train.txt", "test.txt"), ("Places_LT_train.txt", "Places_LT_val.txt"), ("train.TXT", "test.TXT")],
+)
 def test_lists_of_paths_and_labels(tmp_path, train, test):
     images(tmp_path / "some images")
     (tmp_path / train).write_text("some images/0.png 1\nsome images/1.png 0\n\nsome images/2.png 1\n")

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+import types
 from dataclasses import replace
 
 import pytest
@@ -238,3 +239,15 @@ def test_no_run_is_given_a_gpu_that_is_not_there(monkeypatch, gpus_per_run, plac
         for _ in range(10):
             executor.submit("train", RunConfig())
     assert "".join(given) == places
+
+
+def test_half_an_answer_is_the_death_of_its_worker(monkeypatch):
+    config = RunConfig()
+    with LocalExecutor(ExecutorOptions(), RunOptions(accelerator="cpu")) as executor:
+        monkeypatch.setattr(executor.selector, "unregister", lambda _: None)
+        answers, job = io.BytesIO(b'{"kind": "done", "val'), ("train", config)
+        worker = types.SimpleNamespace(answers=answers, job=job, slot=0, close=lambda: "killed")
+        executor.workers[0] = worker
+        assert executor._collect([worker]) == []
+        assert list(executor.queue) == [job]  # it is tried again
+        executor.queue.clear()

@@ -117,6 +117,14 @@ def test_a_folder_that_the_first_process_cannot_have_ends_all_of_them(tmp_path):
     assert fabric.broadcasts == 1
 
 
+def test_a_folder_that_the_disk_refuses_ends_all_of_them(tmp_path):
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    fabric = TwoAlike()
+    with pytest.raises(OSError, match="runs"), opened_by_first(RunFolder(tmp_path / "runs" / "a"), RunConfig(), fabric):
+        pass
+    assert fabric.broadcasts == 1
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
 def test_an_accelerator_that_is_not_there_is_one_line():
     with pytest.raises(ConfigError, match="accelerator cuda cannot be used") as error:

@@ -139,7 +139,9 @@ def _everywhere(labelled: Labelled) -> set[str]:
 def _train_list_in(folder: Path) -> Path | None:
     if not folder.is_dir():
         return None
-    lists = sorted(path for path in folder.iterdir() if path.suffix in LIST_ENDINGS and path.stem.endswith("train"))
+    lists = sorted(
+        path for path in folder.iterdir() if path.suffix.lower() in LIST_ENDINGS and path.stem.endswith("train")
+    )
     if len(lists) > 1:
         raise DataError(f"{folder} has several lists of training images, {lists[0].name} and {lists[1].name}: give one")
     return lists[0] if lists else None

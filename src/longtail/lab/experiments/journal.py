@@ -264,8 +264,9 @@ def _held(path: Path) -> Iterator[None]:
     while True:
         file = path.open("a")
         fcntl.flock(file, fcntl.LOCK_EX)
-        if path.exists():
-            break
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                break
         file.close()  # another process has just tidied it away
     with file:
         try:

@@ -117,7 +117,7 @@ class LocalExecutor:
         finished: list[Finished] = []
         for worker in workers:
             answer, job = worker.answers.readline(), worker.job
-            if answer and job:
+            if answer.endswith(b"\n") and job:  # half a line is the last word of one that was killed
                 worker.job = None
                 finished.append((*job, Outcome(**json.loads(answer))))
                 continue

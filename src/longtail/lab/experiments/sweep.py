@@ -171,15 +171,15 @@ class _Display:
 
     def settled(self, folder: RunFolder, config: RunConfig, began: float) -> bool:
         """Whether the process that had the run has brought it to an end."""
-        if (found := folder.result()) is not None:
-            self.finished(
-                config, Outcome("done", value={"error": found["final"]["error"], "seconds": found["seconds"]})
-            )
-            return True
-        if folder.error_file.exists() and folder.error_file.stat().st_mtime >= began:
-            self.finished(config, Outcome("failed", (folder.failure() or {}).get("error", "")))
-            return True
-        return False
+        outcome = None
+        with contextlib.suppress(FileNotFoundError, ConfigError):  # files come and go while others work
+            if found := folder.result():
+                outcome = Outcome("done", value={"error": found["final"]["error"], "seconds": found["seconds"]})
+            elif folder.error_file.stat().st_mtime >= began and (failure := folder.failure()):
+                outcome = Outcome("failed", failure["error"])
+        if outcome is not None:
+            self.finished(config, outcome)
+        return outcome is not None
 
     def show(self, running: int, elsewhere: int, slots: int) -> None:
         """Bring the table up to date."""

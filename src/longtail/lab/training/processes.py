@@ -53,11 +53,11 @@ def total(fabric: Fabric, value: Tensor) -> Tensor:
 def opened_by_first(folder: RunFolder, config: RunConfig, fabric: Fabric) -> Iterator[None]:
     """The folder for the first process; one that it cannot have ends all of them."""
     with contextlib.ExitStack() as stack:
-        problem = None
+        problem: Exception | None = None
         if fabric.is_global_zero:
             try:
                 stack.enter_context(folder.opened(config))
-            except ConfigError as error:
+            except (ConfigError, OSError) as error:
                 problem = error
         if problem := fabric.broadcast(problem):
             raise problem
