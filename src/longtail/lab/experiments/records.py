@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from longtail.lab.config import ConfigError
-from longtail.lab.experiments.results import load_results
+from longtail.lab.experiments.results import load_results, run_folder_of
 from longtail.lab.files import write_atomically
 from longtail.lab.training.run_folder import RunFolder
 
@@ -34,7 +34,7 @@ def keep_records(runs: Path | str, folder: Path | str) -> int:
     frame = load_results(runs)
     complete = frame[frame["status"] == "complete"]["run_id"].tolist()
     for run_id in complete:
-        run = RunFolder(runs / run_id if (runs / run_id).is_dir() else runs)
+        run = run_folder_of(runs, run_id)
         record = RunFolder(folder / run_id)
         data = {name: value for name, value in run.data().items() if name not in ("indices", "place")}
         write_atomically(record.config_file, run.config_file.read_bytes())

@@ -25,6 +25,7 @@ __all__ = [
     "SETTING",
     "load_results",
     "row_key",
+    "run_folder_of",
     "telling_columns",
     "to_records",
     "write_results",
@@ -121,6 +122,17 @@ def load_results(runs: Path | str) -> pd.DataFrame:
     dtypes |= dict.fromkeys(versions, "str") | {"published": "float64"}
     values = [row | row["metrics"] | row["versions"] for row in rows]
     return pd.DataFrame({name: _column([row.get(name) for row in values], dtype) for name, dtype in dtypes.items()})
+
+
+def run_folder_of(runs: Path | str, run_id: str) -> RunFolder:
+    """The folder of one of the runs that :func:`load_results` found; a run folder may have been given itself.
+
+    Example:
+        >>> run_folder_of("runs/digits", "digits").path.as_posix()
+        'runs/digits'
+    """
+    path = Path(runs) / run_id
+    return RunFolder(path if path.is_dir() else Path(runs))
 
 
 def _run_folders(runs: Path) -> list[Path]:

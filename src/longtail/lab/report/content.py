@@ -15,12 +15,12 @@ from longtail.lab.experiments.results import (
     FIRST,
     SETTING,
     row_key,
+    run_folder_of,
     telling_columns,
     to_records,
 )
 from longtail.lab.experiments.sweep import duration
 from longtail.lab.report.figures.runs import FREE, OF_LOSS, best_pair, one_experiment
-from longtail.lab.training import RunFolder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -282,9 +282,8 @@ def _name(row: Row, shown: Sequence[str]) -> str:
 def _classes(part: DataFrame, runs: Path) -> Classes | None:
     """Of the first run that tells them; a run without them, such as a copied result, has no table of classes."""
     for run_id in part["run_id"]:
-        folder = runs / run_id
         try:
-            data = RunFolder(folder if folder.is_dir() else runs).data()
+            data = run_folder_of(runs, run_id).data()
             names, counts = [str(name) for name in data["classes"]], [int(count) for count in data["train_counts"]]
         except (ConfigError, TypeError, ValueError):
             continue

@@ -14,6 +14,7 @@ from longtail.counts import long_tailed_counts as profile
 from longtail.lab.config import ConfigError
 from longtail.lab.data.cifar import SIZES
 from longtail.lab.data.summary import BETAS
+from longtail.lab.experiments.results import run_folder_of
 from longtail.lab.report.figures.classes import calibration, group_recalls, recall_per_class
 from longtail.lab.report.figures.errors import error_over_beta, heatmap, training_curves
 from longtail.lab.report.figures.runs import load_epochs
@@ -25,7 +26,6 @@ from longtail.lab.report.figures.theory import (
     scheme_weights,
 )
 from longtail.lab.report.theme import Chart
-from longtail.lab.training.run_folder import RunFolder
 
 __all__ = ["FIGURES", "Figure", "Inputs"]
 
@@ -75,8 +75,7 @@ class Inputs:
         complete = frame[frame["status"] == "complete"]
         if complete.empty or self.runs is None:
             raise ConfigError("none of the runs is complete")
-        path = self.runs / complete["run_id"].iloc[0]
-        return RunFolder(path if path.is_dir() else self.runs).data()
+        return run_folder_of(self.runs, complete["run_id"].iloc[0]).data()
 
     def class_counts(self) -> Any:
         """Those given, or of the runs, or of the data set at imbalance 50."""

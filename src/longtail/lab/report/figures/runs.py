@@ -9,9 +9,8 @@ import pandas as pd
 
 from longtail.lab.config import OF_WEIGHTS, OWN_OPTIONS, ConfigError, shortest
 from longtail.lab.experiments.aggregate import WEIGHTINGS
-from longtail.lab.experiments.results import SETTING
+from longtail.lab.experiments.results import SETTING, run_folder_of
 from longtail.lab.report.theme import PLAIN, beta_name
-from longtail.lab.training.run_folder import RunFolder
 from longtail.losses import LOSSES
 
 __all__ = [
@@ -208,8 +207,7 @@ def load_epochs(folder: Path | str, frame: pd.DataFrame) -> pd.DataFrame:
     runs = frame[frame["status"] == "complete"]
     tests = []
     for place, run_id in runs["run_id"].items():
-        path = Path(folder) / run_id
-        epochs = RunFolder(path if path.is_dir() else Path(folder)).metrics()
+        epochs = run_folder_of(folder, run_id).metrics()
         tests += [(place, each["epoch"], each["error"]) for each in epochs if each.get("error") is not None]
     places = [place for place, _, _ in tests]
     return (
