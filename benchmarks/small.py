@@ -17,12 +17,8 @@ from longtail.lab.config import RunOptions
 from longtail.lab.experiments import SWEEPS, keep_records, rescaled, run_sweep, small_heads
 
 PLAIN_AND_WEIGHTED = ("loss=softmax", "sampling=shuffled", "head_method=none", "normalize=classes")
-FIGURES = {
-    "error_over_beta": ("imbalance=50", *PLAIN_AND_WEIGHTED),
-    "recall_per_class": ("imbalance=100", *PLAIN_AND_WEIGHTED),
-    "group_recalls": ("imbalance=100", *PLAIN_AND_WEIGHTED),
-    "calibration": ("imbalance=100", *PLAIN_AND_WEIGHTED),
-}
+FIGURES = {"error_over_beta": 50, "recall_per_class": 100, "group_recalls": 100, "calibration": 100}
+"""And the imbalance that each shows."""
 
 
 def main() -> None:
@@ -38,8 +34,9 @@ def main() -> None:
         keep_records(arguments.runs, arguments.output / "runs")
     print(write_tables(arguments.output), end="")
     for dataset in SWEEPS["small"].datasets:
-        for name, only in FIGURES.items():
+        for name, imbalance in FIGURES.items():
             folder = arguments.output / "figures" / dataset
+            only = (f"imbalance={imbalance}", *PLAIN_AND_WEIGHTED)
             figures_command(name, folder, arguments.output / "runs", dataset, only=only, formats=("svg", "png"))
 
 

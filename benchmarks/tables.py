@@ -17,8 +17,7 @@ import pandas as pd
 
 from longtail.lab.experiments import load_results, published
 from longtail.lab.experiments.aggregate import summarize_results
-from longtail.lab.experiments.results import row_key, to_records
-from longtail.lab.training import RunFolder
+from longtail.lab.experiments.results import row_key, run_folder_of, to_records
 
 Row = dict[str, Any]
 TITLES = {"small": "The small protocol", "resnet32": "ResNet-32"}
@@ -36,16 +35,16 @@ def write_tables(folder: Path) -> str:
     """Write ``NAME.json`` and ``NAME.md``, and return the latter."""
     frame = load_results(folder / "runs")
     frame = frame[frame["status"] == "complete"]
-    records = [RunFolder(folder / "runs" / run_id) for run_id in frame["run_id"]]
     # The paper's number for the loss, whatever the network: its own are of ResNet-32.
-    known = [published(replace(record.config(), model="resnet32")) for record in records]
+    configs = [run_folder_of(folder / "runs", run_id).config() for run_id in frame["run_id"]]
+    known = [published(replace(config, model="resnet32")) for config in configs]
     frame = frame.assign(published=[None if entry is None else entry.error for entry in known])
     # What is done after training stands beside it: its own epochs are those of the last layer alone.
     epochs = frame.set_index("run_id")["epochs"]
     frame["epochs"] = frame["head_of"].map(epochs).fillna(frame["epochs"]).astype("int64")
-    versions = [result["versions"] for record in records if (result := record.result())]
+    versions = frame.filter(regex="^version_").rename(columns=lambda name: name.removeprefix("version_"))
     content = {
-        "versions": [packages for place, packages in enumerate(versions) if packages not in versions[:place]],
+        "versions": to_records(versions.drop_duplicates()),
         "runs": len(frame),
         "minutes": frame["seconds"].median() / 60,
         "methods": methods(frame),
@@ -59,8 +58,7 @@ def write_tables(folder: Path) -> str:
 def methods(frame: pd.DataFrame) -> list[Row]:
     """One row for each method in each place: mean and spread over seeds, and its difference from plain softmax."""
     rows = to_records(summarize_results(frame))
-    runs = [row for row in to_records(frame) if row["status"] == "complete"]
-    errors = {(row_key(row, SAME_PLACE), method(row), row["seed"]): row["error"] for row in runs}
+    errors = {(row_key(row, SAME_PLACE), method(row), row["seed"]): row["error"] for row in to_records(frame)}
     found = []
     for row in rows:
         place, name = row_key(row, SAME_PLACE), method(row)

@@ -161,7 +161,7 @@ def test_a_cosine_classifier_has_nothing_to_rebalance():
 def test_a_network_of_other_data_or_another_kind_is_not_taken_over(parent, make, changes, message):
     config = RunFolder(parent).config()
     child = retrained(config) if make is retrained else rebalanced(config, "tau_norm")
-    refused(with_values(child, changes), parent.parent, message)
+    assert_refused(with_values(child, changes), parent.parent, message)
 
 
 def test_a_head_may_be_retrained_with_other_augmentation_and_sampling(parent):
@@ -170,7 +170,7 @@ def test_a_head_may_be_retrained_with_other_augmentation_and_sampling(parent):
     assert (train(config, RunOptions(runs=parent.parent)) / "result.json").exists()
 
 
-def refused(config, runs, message):
+def assert_refused(config, runs, message):
     with pytest.raises(ConfigError, match=message) as error:
         train(config, RunOptions(runs=runs))
     assert "\n" not in str(error.value)
@@ -180,11 +180,11 @@ def refused(config, runs, message):
 def test_a_run_that_is_missing_or_not_finished_has_no_head(parent):
     config = retrained(RunFolder(parent).config())
     missing = replace(config, head=replace(config.head, head_of="nobody"))
-    refused(missing, parent.parent, "nobody does not exist")
+    assert_refused(missing, parent.parent, "nobody does not exist")
     (parent / "model.safetensors").write_bytes(b"nothing")
-    refused(config, parent.parent, r"model\.safetensors is not a resnet8 of this run")
+    assert_refused(config, parent.parent, r"model\.safetensors is not a resnet8 of this run")
     (parent / "result.json").unlink()
-    refused(config, parent.parent, "is not finished: longtail train --config")
+    assert_refused(config, parent.parent, "is not finished: longtail train --config")
 
 
 def test_a_head_of_a_head_can_be_rebalanced(parent):
