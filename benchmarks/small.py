@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.tables import write_tables
+from longtail.lab.cli import one_line_errors
 from longtail.lab.cli.figures import figures_command
 from longtail.lab.config import RunOptions
 from longtail.lab.experiments import SWEEPS, keep_records, rescaled, run_sweep, small_heads
@@ -22,13 +23,18 @@ FIGURES = {"error_over_beta": 50, "recall_per_class": 100, "group_recalls": 100,
 
 
 def main() -> None:
-    """Train, keep, and write ``small.json``, ``small.md`` and the figures."""
     parser = argparse.ArgumentParser(description="The small protocol on real long-tailed data.")
     parser.add_argument("--output", type=Path, default=Path("results/small"), help="folder of records and tables")
     parser.add_argument("--runs", type=Path, default=Path("runs/small"), help="folder of the runs")
     parser.add_argument("--data-dir", type=Path, help="folder of the data sets; $LONGTAIL_DATA by default")
     parser.add_argument("--tables", action="store_true", help="only write tables and figures, from the records")
     arguments = parser.parse_args()
+    with one_line_errors():
+        make(arguments)
+
+
+def make(arguments: argparse.Namespace) -> None:
+    """Train, keep, and write ``small.json``, ``small.md`` and the figures."""
     if not arguments.tables:
         train_all(RunOptions(runs=arguments.runs, data_dir=arguments.data_dir))
         keep_records(arguments.runs, arguments.output / "runs")

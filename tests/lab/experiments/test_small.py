@@ -1,12 +1,18 @@
 """The protocol for a laptop: what it holds, and the tables that are made of its records."""
 
 import json
+import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
+from benchmarks import small
 from benchmarks.tables import methods, table, write_tables
 from longtail.lab.experiments import SWEEPS, load_results, rescaled, small_heads, small_protocol
 from tests.lab.experiments.test_results import write_run
+
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 @pytest.mark.parametrize(("dataset", "betas"), [("cifar10", {0.9999}), ("cifar100", {0.9, 0.99})])
@@ -69,3 +75,22 @@ def test_tables_are_written_from_the_records_alone_the_best_first(tmp_path):
     assert [text.index(f"| {name} |") for name in (names[2], names[1], names[0])] == sorted(
         text.index(f"| {name} |") for name in names
     )
+
+
+def test_without_the_data_one_line_says_how_to_get_them(tmp_path, monkeypatch, capsys):
+    folders = ["--output", str(tmp_path / "out"), "--runs", str(tmp_path / "runs"), "--data-dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["small", *folders])
+    with pytest.raises(SystemExit) as stop:
+        small.main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.endswith("longtail data fetch cifar10 gets it\n")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("records", sorted(RESULTS.glob("*/runs")), ids=lambda records: records.parent.name)
+def test_the_tables_kept_are_those_of_the_records_kept(records, tmp_path):
+    kept = records.parent
+    copy = tmp_path / kept.name
+    shutil.copytree(records, copy / "runs")
+    assert write_tables(copy) == (kept / f"{kept.name}.md").read_text(encoding="utf-8")
+    assert (copy / f"{kept.name}.json").read_bytes() == (kept / f"{kept.name}.json").read_bytes()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import longtail
 
-__all__ = ["main"]
+__all__ = ["main", "one_line_errors"]
 
 HELP = """usage: longtail COMMAND [options]
 
@@ -38,12 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A β is no reason to fail where only ASCII can be shown.
             stream.reconfigure(errors="replace")
-    try:
+    with one_line_errors(debug):
         if given == ["--version"]:
             sys.stdout.write(f"longtail {longtail.__version__}\n")
         else:
             _run(given)
         sys.stdout.flush()
+
+
+@contextmanager
+def one_line_errors(debug: bool = False) -> Iterator[None]:
+    """Exit where an error is the user's to mend, with one line and its code; with ``debug``, let it through."""
+    try:
+        yield
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
