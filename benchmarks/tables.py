@@ -126,7 +126,8 @@ def table(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         error = f"{row['error_mean']:.1f}" + (f" ± {row['error_std']:.1f}" if "error_std" in row else "")
         error = f"**{error}**" if row["error_mean"] == best else error
-        delta = "" if row["delta"] is None or row["method"] == "softmax" else f"{row['delta']:+.1f}"
+        # Added to 0, what is rounded to -0 is 0.
+        delta = "" if row["delta"] is None or row["method"] == "softmax" else f"{round(row['delta'], 1) + 0:+.1f}"
         groups = [
             f"{100 * row[f'{name}_mean']:.1f}" if f"{name}_mean" in row else "–" for name in ("many", "medium", "few")
         ]
