@@ -41,6 +41,7 @@ bench-tuning: .venv/installed ## what pruning saves in tuning: half an hour
 
 results: .venv/installed ## the small protocol on long-tailed CIFAR from nothing but the data (in LONGTAIL_DATA), into results/: hours
 	$(BIN)/python -m benchmarks.small
+	$(BIN)/python -m benchmarks.small_tune
 
 docs: .venv/installed ## the documentation site, into build/docs
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs

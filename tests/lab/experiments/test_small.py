@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import small
+from benchmarks import small, small_tune
 from benchmarks.tables import methods, table, write_tables
 from longtail.lab.experiments import SWEEPS, load_results, rescaled, small_heads, small_protocol
 from tests.lab.experiments.test_results import write_run
@@ -94,3 +94,36 @@ def test_the_tables_kept_are_those_of_the_records_kept(records, tmp_path):
     shutil.copytree(records, copy / "runs")
     assert write_tables(copy) == (kept / f"{kept.name}.md").read_text(encoding="utf-8")
     assert (copy / f"{kept.name}.json").read_bytes() == (kept / f"{kept.name}.json").read_bytes()
+
+
+def test_what_tune_picks_stands_beside_the_best_on_the_test_images(tmp_path):
+    errors = {"softmax": 50.0, "softmax_0.999": 40.0, "softmax_0.9999": 38.5}
+    runs = [run for run in small_protocol("cifar10") if run.label in errors and run.data.subset.imbalance == 50]
+    for run in rescaled(runs, seeds=2):
+        write_run(tmp_path / "protocol", run, error=errors[run.label] + run.seed)
+    for place, run in enumerate(runs):
+        write_run(tmp_path / "search", run, name=f"run{place}")
+    candidates = [
+        {"label": "softmax_0.999", "state": "complete", "balanced_accuracy": 0.6, "spread": 0.01, "scores": [0.6] * 3},
+        {
+            "label": "softmax_0.9999",
+            "state": "complete",
+            "balanced_accuracy": 0.59,
+            "spread": 0.02,
+            "scores": [0.59] * 3,
+        },
+        {"label": "softmax", "state": "pruned", "balanced_accuracy": 0.5, "spread": None, "scores": [0.5]},
+    ]
+    found = {
+        "winner": {"label": "softmax_0.999", "run_id": "run1"},
+        "candidates": candidates,
+        **{"folds": 3, "runs": 7, "runs_without_pruning": 9, "test": {"error": 40.25}, "search": {}},
+    }
+    content = small_tune.compared(found, load_results(tmp_path / "search"), load_results(tmp_path / "protocol"))
+    assert (content["picked"], content["best_on_test"]) == ("softmax_0.999", "softmax_0.9999")
+    assert content["points_lost"] == pytest.approx(1.5)
+    assert content["cost_in_trainings"] == 3.0  # three runs that took as long as that of the winner
+    text = small_tune.report(content)
+    assert "| softmax_0.999 | 3 | 60.0 ± 1.0 | 2 | 40.5 ± 0.7 |" in text
+    assert "| softmax | 1 | 50.0 | 2 | 50.5 ± 0.7 |" in text
+    assert "1.5 points lost" in text
