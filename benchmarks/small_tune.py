@@ -84,7 +84,7 @@ def compared(found: Content, runs: pd.DataFrame, protocol: pd.DataFrame) -> Cont
 
 def report(content: Content) -> str:
     """The table for people."""
-    search = content["search"]
+    search, times = content["search"], f"{content['cost_in_trainings']:.1f} times"
     lines = [
         "# Tuning at the small protocol",
         "",
@@ -106,8 +106,8 @@ def report(content: Content) -> str:
         f"{content['points_lost']:.1f} points lost.",
         "",
         f"It trained {search['runs']} of {search['runs_without_pruning']} folds, then the winner on all training",
-        f"images, which had an error of {search['test']['error']:.1f}%. That is {content['cost_in_trainings']:.1f} times",
-        f"that last training: {content['minutes_of_all_runs']:.0f} minutes, one run after another.",
+        f"images, which had an error of {search['test']['error']:.1f}%. It took {times} as long as",
+        f"that last training alone: {content['minutes_of_all_runs']:.0f} minutes, one run after another.",
     ]
     return "\n".join(lines) + "\n"
 
