@@ -18,8 +18,14 @@ from longtail.lab.config import RunOptions
 from longtail.lab.experiments import SWEEPS, keep_records, rescaled, run_sweep, small_heads
 
 PLAIN_AND_WEIGHTED = ("loss=softmax", "sampling=shuffled", "head_method=none", "normalize=classes")
-FIGURES = {"error_over_beta": 50, "recall_per_class": 100, "group_recalls": 100, "calibration": 100}
-"""And the imbalance that each shows."""
+PLAIN_AND_BALANCED = (*PLAIN_AND_WEIGHTED, "imbalance=100", "weighting=uniform,effective", "defer_reweighting=none")
+FIGURES = {
+    "error_over_beta": (*PLAIN_AND_WEIGHTED, "imbalance=50"),
+    "group_recalls": (*PLAIN_AND_WEIGHTED, "imbalance=100"),
+    "recall_per_class": PLAIN_AND_BALANCED,
+    "calibration": PLAIN_AND_BALANCED,
+}
+"""And the runs that each shows."""
 
 
 def main() -> None:
@@ -40,10 +46,9 @@ def make(arguments: argparse.Namespace) -> None:
         keep_records(arguments.runs, arguments.output / "runs")
     print(write_tables(arguments.output), end="")
     for dataset in SWEEPS["small"].datasets:
-        for name, imbalance in FIGURES.items():
+        for name, only in FIGURES.items():
             folder = arguments.output / "figures" / dataset
-            only = (f"imbalance={imbalance}", *PLAIN_AND_WEIGHTED)
-            figures_command(name, folder, arguments.output / "runs", dataset, only=only, formats=("svg", "png"))
+            figures_command(name, folder, arguments.output / "runs", dataset, only=only, formats=("svg",))
 
 
 def train_all(options: RunOptions) -> None:

@@ -103,7 +103,8 @@ def report(content: Row, name: str) -> str:
         "",
         "Error and recall in %, mean ± standard deviation over seeds. Many, medium, few: mean recall of classes with",
         "more than 100, 20 to 100, and fewer than 20 training images. Δ: error minus that of plain softmax with the",
-        "same seeds. *Published* is the paper's number for this loss, of another protocol: ResNet-32 and 200 epochs.",
+        "same seeds. Calibration: the mean gap of confidence and accuracy, the expected calibration error. *Published*",
+        "is the paper's error with this loss, of another protocol: ResNet-32 and 200 epochs.",
     ]
     for place in dict.fromkeys(row_key(row, SAME_PLACE) for row in content["methods"]):
         rows = [row for row in content["methods"] if row_key(row, SAME_PLACE) == place]
@@ -120,19 +121,20 @@ def heading(row: Row) -> str:
 def table(rows: Sequence[Row]) -> list[str]:
     best = min(row["error_mean"] for row in rows)
     lines = [
-        "| method | seeds | error | Δ | many | medium | few | published |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| method | seeds | error | Δ | many | medium | few | calibration | published |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
         error = f"{row['error_mean']:.1f}" + (f" ± {row['error_std']:.1f}" if "error_std" in row else "")
         error = f"**{error}**" if row["error_mean"] == best else error
         # Added to 0, what is rounded to -0 is 0.
         delta = "" if row["delta"] is None or row["method"] == "softmax" else f"{round(row['delta'], 1) + 0:+.1f}"
-        groups = [
-            f"{100 * row[f'{name}_mean']:.1f}" if f"{name}_mean" in row else "–" for name in ("many", "medium", "few")
+        shares = [
+            f"{100 * row[f'{name}_mean']:.1f}" if f"{name}_mean" in row else "–"
+            for name in ("many", "medium", "few", "calibration_error")
         ]
         known = "" if row["published"] is None else f"{row['published']:.2f}"
-        lines.append(f"| {' | '.join([row['method'], str(len(row['seeds'])), error, delta, *groups, known])} |")
+        lines.append(f"| {' | '.join([row['method'], str(len(row['seeds'])), error, delta, *shares, known])} |")
     return lines
 
 

@@ -73,6 +73,14 @@ def test_all_with_runs(capsys, runs, tmp_path):
     assert "imbalance 10" in (tmp_path / "error_over_beta.svg").read_text()
 
 
+def test_only_takes_one_of_several_values(capsys, runs, tmp_path):
+    run(capsys, "heatmap", "-o", tmp_path, "--runs", runs, "--only", "imbalance=10,50", "loss=focal", *SVG)
+    both = (tmp_path / "heatmap.svg").read_text()
+    run(capsys, "heatmap", "-o", tmp_path, "--runs", runs, "--only", "imbalance=10", *SVG)
+    assert ">50<" in both
+    assert ">50<" not in (tmp_path / "heatmap.svg").read_text()
+
+
 def test_the_counts_of_runs_are_taken_where_no_others_are_given(capsys, runs, tmp_path):
     run(capsys, "effective_numbers", "-o", tmp_path, "--runs", runs, *SVG)
     assert "10 classes of 1,000 to 2 images" in (tmp_path / "effective_numbers.svg").read_text()
@@ -97,6 +105,7 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys, runs, tmp_path):
         (["heatmap", "--runs", runs, "--dataset", "cifar100"], "holds no run with data=cifar100"),
         (["heatmap", "--runs", runs, "--only", "model"], "FLAG=VALUE"),
         (["heatmap", "--runs", runs, "--only", "modal=resnet8"], "'model'"),
+        (["heatmap", "--runs", runs, "--only", "imbalance=10,11"], "holds no run with imbalance=11"),
         (["heatmap", "--only", "model=resnet8"], "would do nothing without --runs"),
         (["long_tailed_counts", "--dataset", "digits"], "digits"),
         (["effective_numbers", "--dataset", "digits"], "the counts of digits are not known"),

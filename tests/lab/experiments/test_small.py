@@ -66,7 +66,7 @@ def test_tables_are_written_from_the_records_alone_the_best_first(tmp_path):
         write_run(tmp_path / "small" / "runs", run, error=45.0 if after else 50.0 + 2 * run.seed + (run.loss.beta or 0))
     text = write_tables(tmp_path / "small")
     assert "5 runs" in text
-    assert "| softmax | 2 | 51.0 ± 1.4 |  | 90.0 | 60.0 | – | 29.64 |" in text
+    assert "| softmax | 2 | 51.0 ± 1.4 |  | 90.0 | 60.0 | – | 5.0 | 29.64 |" in text
     assert text.count("## ") == 1  # what is done after training stands beside it, whatever its own epochs
     assert (tmp_path / "small" / "small.md").read_text(encoding="utf-8") == text
     content = json.loads((tmp_path / "small" / "small.json").read_text(encoding="utf-8"))

@@ -35,7 +35,7 @@ def figures_command(
         tuple[float, ...], arg(help="β of class_balanced_term, effective_numbers and, one of them, scheme_weights.")
     ] = (),
     only: Annotated[
-        tuple[str, ...], arg(metavar="FLAG=VALUE", help="Only runs with these values, such as model=resnet32.")
+        tuple[str, ...], arg(metavar="FLAG=VALUE", help="Only runs with these values: model=resnet32 beta=0.9,0.99.")
     ] = (),
     formats: Annotated[tuple[str, ...], arg(help="svg, pdf, png or html.")] = ENDINGS,
     list_: Annotated[bool, arg(name="list", help="List the figures, and what each needs.")] = False,
@@ -155,10 +155,12 @@ def _chosen(frame: DataFrame, runs: Path, dataset: str | None, only: Sequence[st
             raise ConfigError(f"--only {text}: it must be FLAG=VALUE")
         with config_errors():
             check_choice("flag", column, ("label", "seed", *SETTING))
-        there = [_matches(each, value) for each in frame[column].tolist()]
-        if not any(there):
-            raise ConfigError(f"{runs}/ holds no run with {column}={value}")
-        frame = frame[there]
+        values = frame[column].tolist()
+        there = {one: [_matches(each, one) for each in values] for one in value.split(",")}
+        for one, found in there.items():
+            if not any(found):
+                raise ConfigError(f"{runs}/ holds no run with {column}={one}")
+        frame = frame[list(map(any, zip(*there.values(), strict=True)))]
     return frame
 
 
