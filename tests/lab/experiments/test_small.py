@@ -96,6 +96,15 @@ def test_the_tables_kept_are_those_of_the_records_kept(records, tmp_path):
     assert (copy / f"{kept.name}.json").read_bytes() == (kept / f"{kept.name}.json").read_bytes()
 
 
+def test_the_figures_kept_can_be_drawn_from_the_records_kept(tmp_path, monkeypatch):
+    shutil.copytree(RESULTS / "small" / "runs", tmp_path / "small" / "runs")
+    monkeypatch.setattr(sys, "argv", ["small", "--tables", "--output", str(tmp_path / "small")])
+    small.main()
+    drawn = {path.relative_to(tmp_path) for path in tmp_path.rglob("figures/*/*")}
+    assert drawn == {path.relative_to(RESULTS) for path in RESULTS.rglob("small/figures/*/*")}
+    assert len(drawn) == 8
+
+
 def test_what_tune_picks_stands_beside_the_best_on_the_test_images(tmp_path):
     errors = {"softmax": 50.0, "softmax_0.999": 40.0, "softmax_0.9999": 38.5}
     runs = [run for run in small_protocol("cifar10") if run.label in errors and run.data.subset.imbalance == 50]
