@@ -59,19 +59,21 @@ def methods(frame: pd.DataFrame) -> list[Row]:
     """One row for each method in each place: mean and spread over seeds, and its difference from plain softmax."""
     rows = to_records(summarize_results(frame))
     errors = {(row_key(row, SAME_PLACE), method(row), row["seed"]): row["error"] for row in to_records(frame)}
-    found = []
+    found: dict[tuple[Any, str], Row] = {}
     for row in rows:
         place, name = row_key(row, SAME_PLACE), method(row)
+        if (place, name) in found:
+            raise ValueError(f"two settings have the name {name!r}: they differ in what no name tells")
         seeds = sorted(seed for at, of, seed in errors if (at, of) == (place, name))
         pairs = [seed for seed in seeds if (place, "softmax", seed) in errors]
         delta = [errors[place, name, seed] - errors[place, "softmax", seed] for seed in pairs]
-        found.append(
-            {name: row[name] for name in SAME_PLACE}
+        found[place, name] = (
+            {column: row[column] for column in SAME_PLACE}
             | {"method": name, "seeds": seeds}
             | {key: row[key] for key in row if key.endswith(("_mean", "_std")) and row[key] is not None}
             | {"delta": sum(delta) / len(delta) if delta else None, "published": row["published"]}
         )
-    return found
+    return list(found.values())
 
 
 def method(row: Row) -> str:
@@ -87,8 +89,8 @@ def method(row: Row) -> str:
     head = {"retrain": "classifier re-trained (cRT)", "logit_adjustment": "logits adjusted", "tau_norm": "τ-normalised"}
     if row["head_method"] is not None:
         tau = "" if row["head_tau"] is None else f", τ {row['head_tau']:g}"
-        return f"softmax, then {head[row['head_method']]}{tau}"
-    return name + (", class-balanced sampling" if row["sampling"] == "class_balanced" else "")
+        return f"{name}, then {head[row['head_method']]}{tau}"
+    return name + ("" if row["sampling"] == "shuffled" else f", {row['sampling'].replace('_', '-')} sampling")
 
 
 def report(content: Row, name: str) -> str:

@@ -10,7 +10,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 UNITS = "ms|MB|GB|s|seconds|minutes|hours|points|images per second|times|%"
-WITH_UNIT = re.compile(rf"(?<![\w.,^-])({NUMBER})(?:\s?(?:{UNITS})(?!\w)| ±)|± ({NUMBER})")
+WITH_UNIT = re.compile(rf"(?<![\w.,^-])({NUMBER})(?:(?: to {NUMBER})?\s?(?:{UNITS})(?!\w)| ±)|± ({NUMBER})")
+SECOND = re.compile(rf" to ({NUMBER})\s?(?:{UNITS})(?!\w)")
 WITH_POINT = re.compile(r"(?<![\w.,^=-])(\d+\.\d+)(?![\w.])")
 
 BETAS = {"0.9", "0.99", "0.999", "0.9999"}
@@ -36,18 +37,33 @@ def quoted(section):
     prose = re.sub(r"`[^`\n]*`|\$[^$]*\$|\]\([^)]*\)", "", prose)
     rows = "\n".join(line for line in prose.splitlines() if line.startswith("|"))
     found = {number for pair in WITH_UNIT.findall(prose) for number in pair if number}
-    return found | set(WITH_POINT.findall(rows))
+    return found | set(SECOND.findall(prose)) | set(WITH_POINT.findall(rows))
+
+
+def rows_with_spread(section):
+    """The numbers of each row of a table that quotes a mean ± its spread."""
+    rows = [re.sub(r"`[^`]*`", "", line) for line in section.splitlines() if line.startswith("|") and "±" in line]
+    return [set(WITH_POINT.findall(row)) for row in rows]
 
 
 def recorded(section, page):
     """Numbers in the records that a section links to, and in what its own code prints."""
-    links = re.findall(r"\]\(([^)#]*results/[^)#]+)\)", section)
-    records = [(page.parent / link).resolve() for link in links]
-    files = {record.with_suffix(suffix) for record in records for suffix in (record.suffix, ".json", ".md")}
-    texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+    texts = records(section, page)
     printed = re.sub(r"^(>>>|\.\.\.).*$", "", section, flags=re.MULTILINE)
-    texts += re.findall(r"^```.*?^```", printed, flags=re.MULTILINE | re.DOTALL)
-    return {value(number) for text in texts for number in re.findall(NUMBER, text)}
+    texts += re.findall(r"^```python.*?^```", printed, flags=re.MULTILINE | re.DOTALL)
+    return set().union(*map(values, texts))
+
+
+def records(section, page):
+    """The texts of the records that a section links to; a drawing is none."""
+    links = re.findall(r"\]\(([^)#]*results/[^)#]+\.(?:md|json))\)", section)
+    linked = [(page.parent / link).resolve() for link in links]
+    files = {record.with_suffix(suffix) for record in linked for suffix in (".json", ".md")}
+    return [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+
+
+def values(text):
+    return {value(number) for number in re.findall(NUMBER, text)}
 
 
 def is_in(number, known):
@@ -68,6 +84,10 @@ def test_a_measured_number_is_in_a_record(page):
         numbers = quoted(section) - BETAS - CHOSEN.get(page.name, set())
         missing = [number for number in numbers if not is_in(number, known)]
         assert not missing, f"{page.name}, {section.splitlines()[0]}: {sorted(missing)} in no record it links to"
+        lines = [values(line) for text in records(section, page) for line in text.splitlines()]
+        for row in rows_with_spread(section):
+            together = any(all(is_in(number, line) for number in row) for line in lines)
+            assert together, f"{page.name}, {section.splitlines()[0]}: {sorted(row)} are in no one line of its records"
 
 
 def test_a_number_without_its_record_is_found(tmp_path):
@@ -77,12 +97,15 @@ def test_a_number_without_its_record_is_found(tmp_path):
     page.write_text(
         "# A\nTakes 19.9 ms.\n```python\n>>> 19.9 + 1\n20.9\n```\n\n"
         "# B\n| b | 41.2 ± 0.3 |\n\nSee the [record](results/x.md), β = 0.99.\n"
+        "![drawn](results/x.svg) 5.4 to 11.5 points.\n"
     )
+    (tmp_path / "results" / "x.svg").write_text("<svg width='7.5'/>\n")
     first, second = sections(page)[1:]
     assert quoted(first) == {"19.9"}
     assert recorded(first, page) == {20.9}  # what is printed is known, what is typed is not
-    assert quoted(second) == {"41.2", "0.3"}
-    assert {41.2, 0.3} <= recorded(second, page)
+    assert quoted(second) == {"41.2", "0.3", "5.4", "11.5"}
+    assert recorded(second, page) == {41.2, 0.3}
+    assert rows_with_spread(second) == [{"41.2", "0.3"}]
     assert is_in("41.2", {41.16})
     assert not is_in("41.2", {41.1, 412})
     assert not is_in("41", {41.2})

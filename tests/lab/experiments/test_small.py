@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,14 @@ def test_a_table_has_each_method_once_with_its_difference_from_plain_softmax(tmp
     json.dumps(rows, allow_nan=False)
 
 
+def test_a_name_for_two_settings_is_refused(tmp_path):
+    plain = small_protocol("cifar10")[0]
+    for run in (plain, replace(plain, data=replace(plain.data, mixup=0.2))):
+        write_run(tmp_path, run)
+    with pytest.raises(ValueError, match="two settings have the name 'softmax'"):
+        methods(load_results(tmp_path))
+
+
 def test_tables_are_written_from_the_records_alone_the_best_first(tmp_path):
     runs = rescaled(small_protocol("cifar10")[:2], seeds=2)
     for run in [*runs, *small_heads(runs)[:1]]:
@@ -110,8 +119,6 @@ def test_what_tune_picks_stands_beside_the_best_on_the_test_images(tmp_path):
     runs = [run for run in small_protocol("cifar10") if run.label in errors and run.data.subset.imbalance == 50]
     for run in rescaled(runs, seeds=2):
         write_run(tmp_path / "protocol", run, error=errors[run.label] + run.seed)
-    for place, run in enumerate(runs):
-        write_run(tmp_path / "search", run, name=f"run{place}")
     candidates = [
         {"label": "softmax_0.999", "state": "complete", "balanced_accuracy": 0.6, "spread": 0.01, "scores": [0.6] * 3},
         {
@@ -124,14 +131,14 @@ def test_what_tune_picks_stands_beside_the_best_on_the_test_images(tmp_path):
         {"label": "softmax", "state": "pruned", "balanced_accuracy": 0.5, "spread": None, "scores": [0.5]},
     ]
     found = {
-        "winner": {"label": "softmax_0.999", "run_id": "run1"},
+        "winner": {"label": "softmax_0.999"},
         "candidates": candidates,
         **{"folds": 3, "runs": 7, "runs_without_pruning": 9, "test": {"error": 40.25}, "search": {}},
     }
-    content = small_tune.compared(found, load_results(tmp_path / "search"), load_results(tmp_path / "protocol"))
+    content = small_tune.compared(found, load_results(tmp_path / "protocol"))
     assert (content["picked"], content["best_on_test"]) == ("softmax_0.999", "softmax_0.9999")
     assert content["points_lost"] == pytest.approx(1.5)
-    assert content["cost_in_trainings"] == 3.0  # three runs that took as long as that of the winner
+    assert content["cost_in_trainings"] == pytest.approx(7 * 2 / 3 + 1)
     text = small_tune.report(content)
     assert "| softmax_0.999 | 3 | 60.0 ± 1.0 | 2 | 40.5 ± 0.7 |" in text
     assert "| softmax | 1 | 50.0 | 2 | 50.5 ± 0.7 |" in text
