@@ -97,13 +97,12 @@ def test_without_the_data_one_line_says_how_to_get_them(tmp_path, monkeypatch, c
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("records", sorted(RESULTS.glob("*/runs")), ids=lambda records: records.parent.name)
-def test_the_tables_kept_are_those_of_the_records_kept(records, tmp_path):
-    kept = records.parent
-    copy = tmp_path / kept.name
-    shutil.copytree(records, copy / "runs")
-    assert write_tables(copy) == (kept / f"{kept.name}.md").read_text(encoding="utf-8")
-    assert (copy / f"{kept.name}.json").read_bytes() == (kept / f"{kept.name}.json").read_bytes()
+@pytest.mark.parametrize("name", ["small", "resnet32"])
+def test_the_tables_kept_are_those_of_the_records_kept(name, tmp_path):
+    kept, copy = RESULTS / name, tmp_path / name
+    shutil.copytree(kept / "runs", copy / "runs")
+    assert write_tables(copy) == (kept / f"{name}.md").read_text(encoding="utf-8")
+    assert (copy / f"{name}.json").read_bytes() == (kept / f"{name}.json").read_bytes()
 
 
 def test_the_figures_kept_are_those_of_the_records_kept(tmp_path, monkeypatch):
