@@ -1,7 +1,8 @@
 """Whether ``tune`` finds the best β of the small protocol: ``python -m benchmarks.small_tune``.
 
 Softmax, plain and with each β of the paper, on long-tailed CIFAR-10 at imbalance 50, where the records of the small
-protocol hold the test error of each. The search has its own runs; it can be stopped and started again.
+protocol hold the test error of each. The search has its own runs, whose records it keeps; it can be stopped and started
+again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from longtail.lab.cli import one_line_errors
 from longtail.lab.config import LossConfig, RunConfig, RunOptions
-from longtail.lab.experiments import SearchOptions, load_results, small_protocol, tune
+from longtail.lab.experiments import SearchOptions, keep_records, load_results, small_protocol, tune
 from longtail.lab.experiments.aggregate import summarize_results
 from longtail.lab.experiments.results import to_records
 
@@ -34,6 +35,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with one_line_errors():
         found = search(RunOptions(runs=arguments.runs, data_dir=arguments.data_dir))
+        keep_records(arguments.runs, arguments.output / "tune")
         content = compared(found, load_results(arguments.output / "runs"))
         text = report(content)
         (arguments.output / "tune.json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -117,6 +117,16 @@ def test_the_figures_kept_are_those_of_the_records_kept(tmp_path, monkeypatch):
     assert drawn == kept
 
 
+def test_the_tuning_kept_is_that_of_the_records_kept():
+    content = json.loads((RESULTS / "small" / "tune.json").read_text(encoding="utf-8"))
+    folds = load_results(RESULTS / "small" / "tune").dropna(subset=["fold"]).sort_values("fold")
+    scores = {label: each["balanced_accuracy"].tolist() for label, each in folds.groupby("label")}
+    assert scores == {candidate["label"]: candidate["scores"] for candidate in content["candidates"]}
+    found = {**content["search"], "candidates": content["candidates"], "winner": {"label": content["picked"]}}
+    assert small_tune.compared(found, load_results(RESULTS / "small" / "runs")) == content
+    assert small_tune.report(content) == (RESULTS / "small" / "tune.md").read_text(encoding="utf-8")
+
+
 def said(figure):
     """What a figure says, in words and in the values of its marks; where it puts them depends on the fonts."""
     return re.findall(r">([^<>]+)</text>|aria-label=\"([^\"]+)\"", figure.read_text(encoding="utf-8"))
