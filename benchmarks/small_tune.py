@@ -106,7 +106,7 @@ def report(content: Content) -> str:
         f"{content['points_lost']:.1f} points lost.",
         "",
         f"It trained {search['runs']} of {search['runs_without_pruning']} folds, then the winner on all training",
-        f"images, which had an error of {search['test']['error']:.1f}%: as many steps as",
+        f"images (test error {search['test']['error']:.1f}%): as many steps as",
         f"{content['cost_in_trainings']:.1f} trainings.",
     ]
     return "\n".join(lines) + "\n"
