@@ -1,5 +1,7 @@
 """What several processes do together, seen from one of them."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -123,6 +125,33 @@ def test_a_folder_that_the_disk_refuses_ends_all_of_them(tmp_path):
     with pytest.raises(OSError, match="runs"), opened_by_first(RunFolder(tmp_path / "runs" / "a"), RunConfig(), fabric):
         pass
     assert fabric.broadcasts == 1
+
+
+LEAVING = """
+import atexit
+
+from torch import distributed
+
+atexit.register(lambda: print("in " if distributed.is_initialized() else "left ", end=""))
+
+from longtail.lab.training.processes import make_fabric
+
+make_fabric("32-true", "cpu").barrier()
+"""
+
+
+def test_processes_leave_their_group_before_python_ends(tmp_path):
+    """The threads of gloo that still hold a tensor then would abort a process that has done all of its work."""
+    script = tmp_path / "leaving.py"
+    script.write_text(LEAVING)
+    finished = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.split() == ["left"] * 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")

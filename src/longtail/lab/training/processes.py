@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from longtail.lab.config import ConfigError, RunConfig
 from longtail.lab.training.run_folder import RunFolder
@@ -39,7 +40,15 @@ def make_fabric(precision: str, accelerator: str, wanted: int | None = None) -> 
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"accelerator {accelerator} cannot be used: {' '.join(str(error).split())}") from None
     fabric.launch()
+    if distributed.is_available() and distributed.is_initialized():
+        # Fabric does this for NCCL alone. Gloo's threads that let go of a tensor while Python ends abort the process.
+        atexit.register(_leave_group)
     return fabric
+
+
+def _leave_group() -> None:
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def total(fabric: Fabric, value: Tensor) -> Tensor:
