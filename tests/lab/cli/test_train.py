@@ -369,6 +369,31 @@ def test_own_images_are_found_from_another_folder_and_changed_ones_refused(capsy
     assert f"photos has changed since {path} began" in error
 
 
+def test_lists_test_images_and_their_root_are_found_from_another_folder(capsys, tmp_path, monkeypatch):
+    lines = []
+    for name, shade in (("dark", 40), ("bright", 200)):
+        for place in range(4):
+            (tmp_path / "photos").mkdir(exist_ok=True)
+            Image.new("RGB", (16, 16), (shade + place,) * 3).save(tmp_path / "photos" / f"{name}{place}.png")
+            lines.append(f"{name}{place}.png {name}\n")
+    for name, part in (("ours", lines[::2]), ("theirs", lines[1::2])):
+        (tmp_path / f"{name}.txt").write_text("".join(part))
+    monkeypatch.chdir(tmp_path)
+    _, error, code = run(
+        capsys,
+        *("train", "--data", "ours.txt", "--test-data", "theirs.txt", "--image-root", "photos", "--recipe", "cifar"),
+        *("--model", "resnet8", "--epochs", "1", "--batch-size", "4", "--image-size", "16", "--workers", "0"),
+        *("--runs", "runs", "--accelerator", "cpu"),
+    )
+    assert code == 0, error
+    (path,) = (tmp_path / "runs").iterdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    printed, error, code = run(capsys, "evaluate", path, "--json")
+    assert code == 0, error
+    assert json.loads(printed)["images"] == {"bright": 2, "dark": 2}
+
+
 def test_processes_that_read_images_leave_signals_to_the_one_that_trains(tmp_path):
     for place in range(6):
         Image.new("RGB", (8, 8), (place,) * 3).save(tmp_path / f"{place}.png")

@@ -16,7 +16,7 @@ from longtail._checks import (
     check_positive_integer,
 )
 from longtail.lab.config.errors import ConfigError, config_errors, shortest
-from longtail.lab.data import FoldOptions, OwnImages, SubsetOptions
+from longtail.lab.data import CATALOG, FoldOptions, OwnImages, SubsetOptions
 from longtail.losses import LOSSES, owners_of
 from longtail.samplers import SAMPLINGS
 from longtail.weights import NORMALIZATIONS, SCHEMES
@@ -69,6 +69,14 @@ class DataConfig:
             )
         if self.sampling_beta is not None:
             check_in_unit_interval("sampling_beta", self.sampling_beta)
+
+    @property
+    def places(self) -> dict[str, Path]:
+        """Where your own images are, by the flags that say so; empty for a data set that has a name."""
+        if self.data in CATALOG:
+            return {}
+        named = {"data": Path(self.data), "test_data": self.own.test_data, "image_root": self.own.image_root}
+        return {flag: place for flag, place in named.items() if place is not None}
 
     @property
     def sampling_label(self) -> str | None:

@@ -36,7 +36,7 @@ def keep_records(runs: Path | str, folder: Path | str) -> int:
     for run_id in complete:
         run = run_folder_of(runs, run_id)
         record = RunFolder(folder / run_id)
-        data = {name: value for name, value in run.data().items() if name not in ("indices", "place")}
+        data = {name: value for name, value in run.data().items() if name not in ("indices", "places")}
         write_atomically(record.config_file, run.config_file.read_bytes())
         write_atomically(record.data_file, json.dumps(data, ensure_ascii=False) + "\n")
         write_atomically(record.metrics_file, run.metrics_file.read_bytes())

@@ -22,7 +22,7 @@ from safetensors.torch import save as to_safetensors
 from torch import nn
 
 from longtail.lab.config import ConfigError, RunConfig
-from longtail.lab.data import CATALOG, ImageDataset, ImageFiles, LongTailedSubset
+from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset
 from longtail.lab.files import write_atomically
 from longtail.lab.training.errors import RunInUse, TrainingError
 
@@ -146,8 +146,7 @@ class RunFolder:
 
     def write_data(self, dataset: ImageDataset, subset: LongTailedSubset) -> None:
         """Keep what is trained on: which images, the class index, how images are prepared, and where files are."""
-        data = self.config().data.data
-        place = None if data in CATALOG else os.path.abspath(data)
+        places = {name: os.path.abspath(place) for name, place in self.config().data.places.items()}
         images = dataset.train
         subset.save(
             self.data_file,
@@ -158,7 +157,7 @@ class RunFolder:
             std=dataset.std,
             image_shape=None if isinstance(images, ImageFiles) else list(images.images.shape[1:]),
             files_sha256=_files_sha256(dataset),
-            place=place,
+            places=places,
         )
 
     def check_data(self, dataset: ImageDataset, subset: LongTailedSubset) -> None:

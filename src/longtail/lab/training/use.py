@@ -105,7 +105,7 @@ def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = No
         >>> evaluate_run(load_run("runs/digits-…"))["error"]  # doctest: +SKIP
         8.2
     """
-    dataset, subset = open_data(_with_place(run), data_dir)
+    dataset, subset = open_data(_with_places(run), data_dir)
     # Else images it was trained on could be among those of the test.
     RunFolder(run.path).check_data(dataset, subset)
     images = dataset.test if split == "test" else dataset.train
@@ -118,12 +118,11 @@ def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = No
     return found | {"images": class_counts(images.labels.numpy(), len(dataset.classes)).tolist()}
 
 
-def _with_place(run: LoadedRun) -> RunConfig:
+def _with_places(run: LoadedRun) -> RunConfig:
     """Its own images are where they were in its training, whatever folder this process is in."""
-    place = RunFolder(run.path).data().get("place")
-    if place is None or Path(run.config.data.data).exists():
-        return run.config
-    return with_values(run.config, {"data": place})
+    began = RunFolder(run.path).data().get("places", {})
+    missing = [name for name, place in run.config.data.places.items() if not place.exists()]
+    return with_values(run.config, {name: began[name] for name in missing if name in began})
 
 
 def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dict[str, Any]]:
