@@ -173,6 +173,7 @@ def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
         assert 1 <= 1 / (1 - each.loss.beta) <= 1e5 + 1
         assert (each.loss.gamma is not None) == (each.loss.loss == "focal")
         assert each.loss.gamma is None or 0 <= each.loss.gamma <= 3
+        assert len(each.loss.label) <= len("softmax_focal_1.23_0.999988")
     assert 100 <= 1 / (1 - result.winner.loss.beta) <= 10_000
 
 

@@ -133,7 +133,9 @@ class Journal:
         kind = trial.suggest_categorical("loss", self.search.losses)
         prototypes = trial.suggest_float("prototypes", 1.0, 1e5, log=True)
         gamma = trial.suggest_float("gamma", 0.0, 3.0) if kind in owners_of("gamma") else None
-        return LossConfig(loss=kind, beta=1 - 1 / prototypes, gamma=gamma)
+        # As many digits as a training can tell apart, which are also those of its name: β = 0.9988, not 0.9987654321.
+        beta = float(f"{1 - float(f'{1 / prototypes:.2g}'):.9g}")
+        return LossConfig(loss=kind, beta=beta, gamma=None if gamma is None else round(gamma, 2))
 
     def is_hopeless(self, trial: optuna.Trial, scores: list[float]) -> bool:
         """Whether to give it up, after one more fold."""
