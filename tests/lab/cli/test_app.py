@@ -55,6 +55,8 @@ def test_every_command_has_help_with_an_example_and_refuses_an_unknown_option_in
         ("rebalance runs/x --metod tau_norm", "unknown option --metod; did you mean --method?"),
         ("rebalance --typo", "unknown option --typo."),
         ("report", "RUNS is missing: A folder of run folders, or a run folder."),
+        ("tune --data digits --betas 0.9 --betas 0.99", "--betas is given twice: write all its values behind one."),
+        ("figures heatmap --only beta=0.9 --only=seed=1", "--only is given twice: write all its values behind one."),
         ("data list --jsn", "unknown option --jsn; did you mean --json?"),
         ("data show", "DATA is missing: A name of longtail data list, or a folder or list of your own images."),
     ],

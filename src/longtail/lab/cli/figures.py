@@ -35,7 +35,8 @@ def figures_command(
         tuple[float, ...], arg(help="β of class_balanced_term, effective_numbers and, one of them, scheme_weights.")
     ] = (),
     only: Annotated[
-        tuple[str, ...], arg(metavar="FLAG=VALUE", help="Only runs with these values: model=resnet32 beta=0.9,0.99.")
+        tuple[str, ...],
+        arg(metavar="[FLAG=VALUE [FLAG=VALUE ...]]", help="Only runs with these values: model=resnet32 beta=0.9,0.99."),
     ] = (),
     formats: Annotated[tuple[str, ...], arg(help="svg, pdf, png or html.")] = ENDINGS,
     list_: Annotated[bool, arg(name="list", help="List the figures, and what each needs.")] = False,

@@ -45,6 +45,8 @@ def parse(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> 
 
     if {"-h", "--help"} & set(arguments):
         return tyro.cli(later, prog=prog, args=arguments, config=CONFIG)
+    if name := _repeated(later, prog, arguments):
+        raise ValueError(f"{name} is given twice: write all its values behind one. See {prog} --help")
     call, box = _attempt(later, prog, arguments)
     if call is None:
         # Behind an option that it does not know, the parser misses what is there: with that before it, it says so.
@@ -82,17 +84,36 @@ def _wide() -> Iterator[None]:
 
 def _misspelt(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> str | None:
     """An option that the help does not name: the parser speaks of required ones that are missing instead of it."""
+    known = _options(function, prog)
+    for flag in _flags(arguments):
+        if flag.replace("_", "-") not in known:
+            return _unknown(flag, difflib.get_close_matches(flag, sorted(known), 1))
+    return None
+
+
+def _repeated(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> str | None:
+    """An option of several values that is there twice: the parser forgets those behind the first."""
+    flags = [flag.replace("_", "-") for flag in _flags(arguments)]
+    twice = [flag for flag in flags if flags.count(flag) > 1]
+    if not twice:
+        return None
+    known = _options(function, prog)
+    return next((flag for flag in twice if known.get(flag)), None)
+
+
+def _flags(arguments: Sequence[str]) -> list[str]:
+    return [word.partition("=")[0] for word in arguments if word.startswith("--")]
+
+
+def _options(function: Callable[..., Any], prog: str) -> dict[str, bool]:
+    """The options that the help names, and whether each takes several values: its first is in brackets then."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit), _wide():
         tyro.cli(function, prog=prog, args=["--help"], config=CONFIG)
     plain = re.sub(r"\x1b\[[\d;]*m", "", shown.getvalue())
     # In a box, or beside another where there are no frames, a flag has two blanks before it, and one in a sentence.
-    known = set(re.findall(r"(?:^|\s\s|[│|] |, )(--[\w-]+)", plain, re.MULTILINE))
-    for word in arguments:
-        flag = word.partition("=")[0]
-        if flag.startswith("--") and flag.replace("_", "-") not in known:
-            return _unknown(flag, difflib.get_close_matches(flag, sorted(known), 1))
-    return None
+    found = re.findall(r"(?:^|\s\s|[│|] |, )(--[\w-]+)( \[)?", plain, re.MULTILINE)
+    return {flag: bool(bracket) for flag, bracket in found}
 
 
 def _line(box: str) -> str:
