@@ -164,13 +164,15 @@ def test_other_losses_can_be_tuned_too():
 
 def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
     def bump(loss):
-        prototypes = 1 / (1 - loss.beta)
+        prototypes = 1 / (1 - (loss.beta or 0))
         return 0.8 - 0.05 * (np.log10(prototypes) - 3) ** 2 - 0.02 * (loss.loss != "focal")
 
     result, _ = scored(noisy(bump, noise=0.002), search="tpe", trials=30)
     assert len(result.candidates) == 30
+    plain = [each.loss for each in result.candidates if each.loss.weighting == "uniform"]
+    assert sorted(loss.loss for loss in plain) == ["focal", "sigmoid", "softmax"]
     for each in result.candidates:
-        assert 1 <= 1 / (1 - each.loss.beta) <= 1e5 + 1
+        assert each.loss in plain or 1 < 1 / (1 - each.loss.beta) <= 1e5 + 1
         assert (each.loss.gamma is not None) == (each.loss.loss == "focal")
         assert each.loss.gamma is None or 0 <= each.loss.gamma <= 3
         assert len(each.loss.label) <= len("softmax_focal_1.23_0.999988")

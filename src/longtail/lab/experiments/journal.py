@@ -7,7 +7,7 @@ import fcntl
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -106,7 +106,7 @@ class Journal:
         tried = [trial for trial in trials if trial.state.name != "FAIL"]
         tried += [trial for trial in mine if trial.state.name == "FAIL" and "error" in trial.user_attrs]
         if self.search.search == "tpe":
-            return self._begun() if len(tried) < (self.search.trials or 25) else None
+            return self._begun_by_tpe(tried) if len(tried) < (self.search.trials or 25) else None
         labels = {trial.params.get("loss") for trial in tried}
         missing = [label for label in self.space if label not in labels]
         if not missing:
@@ -119,6 +119,13 @@ class Journal:
             trial = self._begun()
             trial.suggest_categorical("loss", list(self.space))
         return trial
+
+    def _begun_by_tpe(self, tried: Sequence[optuna.trial.FrozenTrial]) -> optuna.Trial:
+        """First each loss with one prototype, where it is the plain one: the others are compared with it."""
+        plain = {trial.params.get("loss") for trial in tried if trial.params.get("prototypes") == 1}
+        if missing := [kind for kind in self.search.losses if kind not in plain]:
+            self.study.enqueue_trial({"loss": missing[0], "prototypes": 1.0})
+        return self._begun()
 
     def _begun(self) -> optuna.Trial:
         with _held_for(self.folder / "claim.lock"):  # nobody may take it for one of a dead process in between
@@ -134,8 +141,9 @@ class Journal:
         prototypes = trial.suggest_float("prototypes", 1.0, 1e5, log=True)
         gamma = trial.suggest_float("gamma", 0.0, 3.0) if kind in owners_of("gamma") else None
         # As many digits as a training can tell apart, which are also those of its name: β = 0.9988, not 0.9987654321.
-        beta = float(f"{1 - float(f'{1 / prototypes:.2g}'):.9g}")
-        return LossConfig(loss=kind, beta=beta, gamma=None if gamma is None else round(gamma, 2))
+        beta = float(f"{1 - float(f'{1 / prototypes:.2g}'):.9g}") or None
+        weighting = "effective" if beta else "uniform"
+        return LossConfig(loss=kind, weighting=weighting, beta=beta, gamma=None if gamma is None else round(gamma, 2))
 
     def is_hopeless(self, trial: optuna.Trial, scores: list[float]) -> bool:
         """Whether to give it up, after one more fold."""

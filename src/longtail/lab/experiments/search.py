@@ -29,7 +29,7 @@ class SearchOptions:
     search: Literal["grid", "tpe"] = "grid"
     """grid: every combination of the values below. tpe: Optuna's search over N = 1/(1-β), log-uniform, and γ."""
     losses: tuple[str, ...] = KINDS
-    """Kinds of losses, as in longtail train; the grid also tries each plain, without weights."""
+    """Kinds of losses, as in longtail train; each is also tried plain, without weights."""
     betas: tuple[float, ...] = BETAS
     """Of the grid: β of the class-balanced losses."""
     gammas: tuple[float, ...] = GAMMAS
