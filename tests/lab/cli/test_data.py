@@ -210,13 +210,21 @@ def test_a_reader_that_stops_early_is_no_error():
     assert "Exception" not in finished.stderr
 
 
-def test_without_the_extra_the_command_says_what_to_install(monkeypatch, capsys):
-    for module in [name for name in sys.modules if name.startswith("longtail.lab.cli.") or name.startswith("tyro")]:
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("tyro", "tyro is missing: pip install 'longtail[lab]'"),
+        ("fcntl", "this command runs on Linux and macOS, the losses on Windows, too"),
+    ],
+)
+def test_where_a_module_is_missing_the_command_says_what_to_do(monkeypatch, capsys, missing, message):
+    loaded = ("longtail.lab.cli.", "longtail.lab.data", "tyro")
+    for module in [name for name in sys.modules if name.startswith(loaded)]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "tyro", None)
+    monkeypatch.setitem(sys.modules, missing, None)
     _, error, code = run(capsys, "data", "list")
     assert code == 2
-    assert error == "error: tyro is missing: pip install 'longtail[lab]'\n"
+    assert error == f"error: {message}\n"
 
 
 def test_fetch_downloads_verifies_and_unpacks_from_a_mirror(capsys, tmp_path, monkeypatch):
