@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset
 
 from longtail import class_counts, imbalance_factor, long_tailed_counts
 
@@ -38,6 +38,8 @@ class WithTargets(Dataset):
         np.eye(3)[LABELS],
         np.eye(3, dtype=bool)[LABELS],
         pd.DataFrame(np.eye(3, dtype=int)[LABELS], columns=["cat", "labels", "targets"]),
+        pd.DataFrame(np.eye(3, dtype=int)[LABELS]).convert_dtypes(),
+        pd.DataFrame(np.eye(3, dtype=int)[LABELS]).astype({1: bool}),
         WithTargets(LABELS),
         WithTargets(np.array(LABELS), "labels"),
         Subset(WithTargets([9, *LABELS, 9]), range(1, 7)),
@@ -61,6 +63,8 @@ def test_whatever_holds_labels_is_counted(labels):
         torch.eye(3, dtype=torch.bfloat16)[LABELS],
         WithTargets(torch.tensor(LABELS)),
         Subset(WithTargets(torch.tensor([9, *LABELS])), [1, 2, 3, 4, 5, 6]),
+        Subset(WithTargets(torch.tensor([9, *LABELS])), torch.arange(1, 7)),
+        Subset(WithTargets(torch.tensor([9, *LABELS])), list(torch.arange(1, 7))),
         TensorDataset(torch.zeros(6, 1), torch.tensor(LABELS)),
     ],
     ids=lambda labels: type(labels).__name__,
@@ -105,7 +109,29 @@ def test_bad_labels_are_named(labels, classes, message):
         class_counts(labels, classes)
 
 
+def test_one_sample_of_multi_hot_labels_is_one_sample():
+    """Torch takes a list of one index tensor for the index itself."""
+    assert class_counts(Subset(WithTargets(torch.tensor([[0, 0, 0], [0, 1, 1]])), torch.tensor([1]))).tolist() == [
+        0,
+        1,
+        1,
+    ]
+
+
+def test_data_sets_side_by_side_are_not_one_after_the_other():
+    """Their samples are pairs, and as many as each has."""
+    with pytest.raises(TypeError, match=r"StackDataset has neither .targets nor .labels"):
+        class_counts(StackDataset(WithTargets(LABELS), WithTargets(LABELS)))
+
+
+def test_missing_values_are_named():
+    with pytest.raises(ValueError, match="labels must be whole numbers, got nan"):
+        class_counts(pd.Series([0, None, 1], dtype="Int64"))
+
+
 def test_labels_that_are_no_numbers_are_refused_with_the_way_out():
+    with pytest.raises(TypeError, match=r"labels must be integers, got dtype object.*numpy.unique"):
+        class_counts(pd.Series(["1", "2"], dtype=object))
     with pytest.raises(TypeError, match=r"labels must be integers, got dtype <U\d.*numpy.unique"):
         class_counts(["cat", "dog"])
     with pytest.raises(TypeError, match=r"labels must be a sequence, got generator: pass list\(labels\)"):
@@ -201,3 +227,9 @@ def test_step_profile():
 def test_bad_profiles_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         long_tailed_counts(*arguments)
+
+
+@pytest.mark.parametrize(("largest", "classes", "imbalance"), [(32, 6, 32), (512, 10, 512), (1024, 11, 1024)])
+def test_whole_numbers_of_the_profile_are_not_rounded_down(largest, classes, imbalance):
+    steps = [largest >> place for place in range(classes)]
+    assert long_tailed_counts(largest, classes, imbalance).tolist() == steps

@@ -92,6 +92,8 @@ def test_bad_heads_are_named():
         param_groups(Net(), 0.1, head="classifier")
     with pytest.raises(ValueError, match="the bias of head is not among the parameters of model"):
         param_groups(Net(), 0.1, head=nn.Linear(4, 5))
+    with pytest.raises(TypeError, match="head must be a module or its name, got None"):
+        param_groups(Net(), 0.1, head=None)
     with pytest.raises(ValueError, match="weight_decay must be a finite number >= 0, got -1"):
         param_groups(Net(), -1, head="fc")
 
@@ -170,3 +172,11 @@ def test_adjusting_after_training_mirrors_adjusting_in_it():
 def test_logits_that_cannot_be_adjusted_are_named(logits, counts, tau, error, message):
     with pytest.raises(error, match=message):
         adjust_logits(logits, counts, tau)
+
+
+def test_arrays_of_any_order_are_taken():
+    prior = np.array([0.1, 0.2, 0.3])[::-1]
+    head = init_classifier_bias_(nn.Linear(4, 3), prior)
+    np.testing.assert_allclose(head.bias.detach().sigmoid(), prior, rtol=1e-6)
+    logits = np.array([[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(adjust_logits(logits[::-1], [90, 10]), adjust_logits(logits, [90, 10])[::-1])

@@ -4,8 +4,10 @@ import copy
 import inspect
 import io
 import pickle
+import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -275,6 +277,28 @@ def test_the_term_around_a_loss_of_ones_own():
     assert embeddings.grad.any()
 
 
+def test_the_term_around_a_loss_with_one_logit():
+    def binary(logits, target):
+        return F.binary_cross_entropy_with_logits(logits, target.to(logits.dtype), reduction="none")
+
+    logits, target = torch.randn(8), torch.arange(8) % 2
+    value = ClassBalanced(binary, [900, 100], scheme="inverse")(logits, target)
+    torch.testing.assert_close(value, (torch.tensor([0.2, 1.8])[target] * binary(logits, target)).mean())
+    with pytest.raises(TypeError, match=r"target of shape \(8,\) holds class indices, which must be integers"):
+        ClassBalanced(binary, [900, 100])(logits, target.float())
+
+
+def test_the_term_around_a_loss_with_several_inputs():
+    def distance(pair, target):
+        return (pair[0] - pair[1]).square().sum(1)
+
+    pair, target = (torch.randn(3, 2), torch.randn(3, 2)), torch.tensor([0, 1, 1])
+    value = ClassBalanced(distance, [900, 100], scheme="inverse")(pair, target)
+    torch.testing.assert_close(value, (torch.tensor([0.2, 1.8])[target] * distance(pair, target)).mean())
+    with pytest.raises(ValueError, match=r"target must be in \[0, 2\) .* got 2 at index 1"):
+        ClassBalanced(distance, [900, 100])(pair, torch.tensor([0, 2, 1]))
+
+
 def test_what_a_loss_says_of_ignored_samples_does_not_matter():
     criterion = ClassBalanced(lambda z, y: torch.where(y == -100, float("nan"), z[:, 0]), [2, 2])
     assert criterion(torch.ones(3, 2), torch.tensor([0, -100, 1])) == 1
@@ -320,10 +344,12 @@ def test_wrapped_losses_that_do_not_fit_are_named(base, target, message):
         lambda: longtail.FocalLoss(gamma=torch.tensor(2.0)),
         lambda: ClassBalancedLoss(COUNTS, beta="0.9"),
         lambda: ClassBalancedLoss(COUNTS, label_smoothing="0.1"),
+        lambda: longtail.SoftmaxCrossEntropy(ignore_index=1.5),
+        lambda: ClassBalanced(nn.CrossEntropyLoss(reduction="none"), COUNTS, ignore_index=1.5),
     ],
 )
 def test_options_that_do_not_exist_or_are_no_numbers_are_refused_at_once(call):
-    with pytest.raises(TypeError, match=r"unexpected keyword|positional argument|must be a number"):
+    with pytest.raises(TypeError, match=r"unexpected keyword|positional argument|must be (a number|an integer)"):
         call()
 
 
@@ -334,6 +360,8 @@ def test_repr_says_where_the_weights_come_from():
     assert "scheme='inverse', normalize='samples'" in repr(
         ClassBalancedLoss(COUNTS, scheme="inverse", normalize="samples")
     )
+    assert "beta=0.9, " in repr(ClassBalancedLoss(COUNTS, beta=np.float32(0.9)))
+    assert "beta=0.9, " in repr(ClassBalancedLoss(COUNTS, beta=torch.tensor(0.9)))
     assert "beta=one per class" in repr(ClassBalanced(F.cross_entropy, COUNTS, [0.9] * 5))
     assert "base_loss=<function cross_entropy" in repr(ClassBalanced(F.cross_entropy, COUNTS))
 
@@ -367,3 +395,28 @@ def test_a_large_class_outlives_half_precision(name, dtype):
     assert narrow.to("meta").to_empty(device="cpu").counts.shape == (3,)
     narrow = ClassBalancedLoss(counts, name, scheme="uniform").to(dtype)
     torch.testing.assert_close(narrow(logits, target), exact(logits, target))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_large_class_outlives_a_narrow_default(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        criterion = longtail.LogitAdjustedCrossEntropy(counts=[100_003, 1001, 11])
+    finally:
+        torch.set_default_dtype(before)
+    assert criterion.counts.tolist() == [100_003, 1001, 11]
+
+
+def test_weights_of_any_array_are_taken():
+    weights = np.array([3.0, 2.0, 1.0])[::-1]
+    assert longtail.FocalLoss(weights).class_weight.tolist() == [1, 2, 3]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert longtail.FocalLoss(pd.Series([1.0, 2.0])).class_weight.tolist() == [1, 2]
+
+
+def test_an_ignored_label_may_be_numpys():
+    logits, target = torch.randn(3, 5), torch.tensor([0, 4, 255])
+    numpys = longtail.SoftmaxCrossEntropy(ignore_index=np.int64(255))
+    torch.testing.assert_close(numpys(logits, target), longtail.SoftmaxCrossEntropy(ignore_index=255)(logits, target))

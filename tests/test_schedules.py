@@ -164,3 +164,19 @@ def test_repr_says_when():
     assert "DeferredReweighting(\n  epoch=160" in repr(DeferredReweighting(ClassBalancedLoss(COUNTS), epoch=160))
     annealed = AnnealedReweighting(SoftmaxCrossEntropy(), COUNTS, 0.99, start=1, end=2.5)
     assert "beta=0.99, start=1, end=2.5" in repr(annealed)
+
+
+def test_counts_are_those_of_the_beginning():
+    counts = np.array([40, 30, 20, 10])
+    criterion = AnnealedReweighting(SoftmaxCrossEntropy(), counts, 0.9, start=0, end=2)
+    expected = class_weights(counts, beta=0.9)
+    counts[:] = 1
+    criterion.set_epoch(2)
+    np.testing.assert_allclose(criterion.class_weight, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_of_the_end_may_be_rounded(dtype):
+    counts = [40, 30, 20, 10]
+    criterion = ClassBalancedLoss(counts, beta=0.9).to(dtype)
+    assert AnnealedReweighting(criterion, counts, 0.9, start=0, end=2).class_weight.dtype == dtype

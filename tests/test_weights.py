@@ -2,6 +2,7 @@ import time
 
 import mpmath
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -185,7 +186,35 @@ def test_counts_that_are_no_numbers_are_refused(counts):
         class_weights(counts)
 
 
+def test_counts_of_pandas_must_be_in_the_order_of_the_classes():
+    """value_counts() has the largest class first, whatever its name."""
+    labels = pd.Series([1] * 90 + [0] * 10)
+    with pytest.raises(ValueError, match=r"counts have the index 1, 0, .* pass counts.sort_index\(\), or .*to_numpy"):
+        class_weights(labels.value_counts())
+    assert class_weights(labels.value_counts().sort_index(), "inverse").tolist() == pytest.approx([1.8, 0.2])
+    with pytest.raises(ValueError, match="counts have the index 0, 2, "):
+        class_weights(pd.Series([0, 2, 2]).value_counts().sort_index())
+    names = pd.Series(["lynx"] + ["cat"] * 9)
+    with pytest.raises(ValueError, match="counts have the index 'lynx', 'cat', "):
+        class_weights(names.value_counts(ascending=True))
+    assert class_weights(names.value_counts().sort_index(), "inverse").tolist() == pytest.approx([0.2, 1.8])
+    with pytest.raises(ValueError, match="counts have the index 'rare', 0, "):
+        class_weights(pd.Series([9, 1], index=["rare", 0]))
+    assert class_weights(pd.Series([9, 1]), "inverse").tolist() == pytest.approx([0.2, 1.8])
+
+
+def test_a_dictionary_has_the_names_as_they_are():
+    assert class_weight_dict([1.0, 2.0], [0, "rare"]) == {0: 1.0, "rare": 2.0}
+    assert class_weight_dict([1.0, 2.0], np.array(["a", "b"])) == {"a": 1.0, "b": 2.0}
+    assert class_weight_dict([1.0, 2.0], [("a", 1), ("b", 2)]) == {("a", 1): 1.0, ("b", 2): 2.0}
+    with pytest.raises(ValueError, match="classes has the name 'a' twice"):
+        class_weight_dict([1.0, 2.0], ["a", "a"])
+
+
 def test_sample_weights_follow_the_labels():
+    assert sample_weights([0.0, 1.0], [1, 2]).tolist() == [1, 2]
+    with pytest.raises(ValueError, match=r"labels must be whole numbers, got 0.5"):
+        sample_weights([0.5, 1.0], [1, 2])
     labels = np.repeat([0, 1, 2], [70, 20, 10])
     ours = sample_weights(labels, class_weights([70, 20, 10], "inverse", normalize="samples"))
     np.testing.assert_allclose(ours, compute_sample_weight("balanced", labels))

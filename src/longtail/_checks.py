@@ -6,10 +6,12 @@ import difflib
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import Any
 
 __all__ = [
     "check_choice",
     "check_in_unit_interval",
+    "check_integer",
     "check_loss_option",
     "check_non_negative",
     "check_positive_integer",
@@ -51,10 +53,15 @@ def check_loss_option(option: str, value: float) -> None:
         raise ValueError(f"scale must be above 0, got {value}")
 
 
-def check_positive_integer(argument: str, value: object) -> None:
-    """Refuse what is not an integer of at least 1."""
+def check_integer(argument: str, value: object) -> None:
+    """Refuse what is not an integer."""
     if not isinstance(value, Integral):
         raise TypeError(f"{argument} must be an integer, got {value!r}")
+
+
+def check_positive_integer(argument: str, value: Any) -> None:
+    """Refuse what is not an integer of at least 1."""
+    check_integer(argument, value)
     if value < 1:
         raise ValueError(f"{argument} must be at least 1, got {value}")
 

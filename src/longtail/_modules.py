@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from longtail import functional
-from longtail._checks import check_choice, check_in_unit_interval, check_loss_option
-from longtail.counts import like, to_numpy
+from longtail._checks import check_choice, check_in_unit_interval, check_integer, check_loss_option
+from longtail.counts import like, to_numpy, to_tensor
 from longtail.functional._apply import REDUCTIONS
+from longtail.functional._blocked import compute_dtype
 from longtail.functional._counts import present_counts
 
 __all__ = [
@@ -53,10 +54,11 @@ class Loss(nn.Module):
         check_in_unit_interval("label_smoothing", label_smoothing)
         check_choice("reduction", reduction, REDUCTIONS)
         self.register_buffer("class_weight", None if class_weight is None else as_buffer(class_weight))
-        self.register_buffer("counts", None if counts is None else as_buffer(like(counts, present_counts(counts))))
+        self.register_buffer("counts", None if counts is None else _counts_buffer(counts))
         self.function = function
         self.label_smoothing = label_smoothing
-        self.ignore_index = ignore_index
+        check_integer("ignore_index", ignore_index)
+        self.ignore_index = int(ignore_index)
         self.reduction = reduction
         for name, value in own_options.items():
             setattr(self, name, value)
@@ -304,9 +306,13 @@ def as_buffer(class_weight: Any) -> Tensor:
         raise ValueError(
             f"class_weight must be finite and >= 0, got {numbers[~(np.isfinite(numbers) & (numbers >= 0))][0]}"
         )
-    tensor = class_weight if isinstance(class_weight, Tensor) else torch.as_tensor(numbers)
-    weights = tensor.detach().to(torch.get_default_dtype(), copy=True)
+    weights = to_tensor(class_weight).detach().to(torch.get_default_dtype(), copy=True)
     if weights.dim() != 1:
         hint = "; γ is gamma=…" if weights.dim() == 0 else ""
         raise ValueError(f"class_weight must have shape (C,), got {tuple(weights.shape)}{hint}")
     return weights
+
+
+def _counts_buffer(counts: Any) -> Tensor:
+    """Counts as a tensor of their own; where the default dtype is narrow, in a wider one: float16 ends at 65,504."""
+    return to_tensor(like(counts, present_counts(counts))).to(compute_dtype(torch.get_default_dtype()), copy=True)

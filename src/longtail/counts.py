@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 
 from longtail._checks import check_choice, check_non_negative, check_positive_integer
 
@@ -82,13 +82,18 @@ def check_labels(labels: Any) -> npt.NDArray[Any]:
 def _count_indices(values: npt.NDArray[Any], num_classes: int | None) -> IntArray:
     if num_classes is None and not values.size:
         raise ValueError("labels are empty: pass num_classes")
-    wrong = ~((values == np.floor(values)) & (np.abs(values) < 2**53))  # NaN and infinity included
-    if wrong.any():
-        raise ValueError(f"labels must be whole numbers, got {values[wrong][0]}")
-    indices = values.astype(np.int64)
+    indices = whole_numbers(values)
     classes = int(indices.max()) + 1 if num_classes is None else num_classes
     check_labels_in_range("labels", indices, classes)
     return np.bincount(indices, minlength=classes).astype(np.int64)
+
+
+def whole_numbers(labels: npt.NDArray[Any]) -> IntArray:
+    """Class indices of any dtype as int64."""
+    wrong = ~((labels == np.floor(labels)) & (np.abs(labels) < 2**53))  # NaN and infinity included
+    if wrong.any():
+        raise ValueError(f"labels must be whole numbers, got {labels[wrong][0]}")
+    return labels.astype(np.int64)
 
 
 def _count_multi_hot(values: npt.NDArray[Any], num_classes: int | None) -> IntArray:
@@ -169,8 +174,10 @@ def long_tailed_counts(max_count: int, num_classes: int, imbalance: float, profi
         depth = ranks / max(num_classes - 1, 1)
     else:
         depth = (ranks >= num_classes // 2).astype(np.float64) if num_classes > 1 else np.zeros(1)
-    # Division keeps the last class exact, and Python's power, unlike NumPy's, does not depend on SIMD.
-    counts = np.array([int(max_count / float(imbalance) ** float(d)) for d in depth], dtype=np.int64)
+    # Division keeps the last class exact, and Python's power, unlike NumPy's, does not depend on SIMD. What it rounds
+    # to just below a whole number is that number: 32 images at imbalance 32 in six classes are 32, 16, 8, 4, 2, 1.
+    exact = [max_count / float(imbalance) ** float(d) for d in depth]
+    counts = np.array([int(count * (1 + 1e-14)) for count in exact], dtype=np.int64)
     if counts.min() < 1:
         raise ValueError(
             f"imbalance {imbalance} leaves class {int(np.argmin(counts))} without samples at max_count {max_count}"
@@ -189,6 +196,8 @@ def check_counts(counts: Any) -> FloatArray:
     values = values.astype(np.float64)
     if values.ndim != 1 or not values.size:
         raise ValueError(f"counts must have shape (C,), got {values.shape}")
+    if hasattr(counts, "to_numpy") and hasattr(counts, "index"):
+        _check_order_of_classes(counts.index)
     wrong = ~np.isfinite(values) | (values < 0)
     if wrong.any():
         index = int(np.argmax(wrong))
@@ -198,6 +207,18 @@ def check_counts(counts: Any) -> FloatArray:
         index = int(np.argmax(share))
         raise ValueError(f"counts must be numbers of samples, not shares, got {values[index]} for class {index}")
     return values
+
+
+def _check_order_of_classes(index: Any) -> None:
+    """Refuse counts of pandas that are ordered by size, as those of value_counts() are, or that lack a class."""
+    names = index.tolist()
+    numbered = index.dtype.kind in "iu"
+    if names != list(range(len(names))) if numbered else not index.is_monotonic_increasing:
+        shown = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
+        raise ValueError(
+            f"counts have the index {shown}, which is not that of classes in order: pass counts.sort_index(), or "
+            "counts.to_numpy() if they are, with a count for each class"
+        )
 
 
 def check_no_class_is_absent(counts: FloatArray, remedy: str = "") -> None:
@@ -221,8 +242,9 @@ def find_labels(source: Any) -> Any:
             return getattr(source, attribute)
     if hasattr(source, "dataset") and hasattr(source, "indices"):
         labels = find_labels(source.dataset)
-        return labels[list(source.indices)] if isinstance(labels, Tensor) else to_numpy(labels)[list(source.indices)]
-    if hasattr(source, "datasets"):
+        indices = np.asarray(source.indices, dtype=np.int64)
+        return labels[torch.from_numpy(indices)] if isinstance(labels, Tensor) else to_numpy(labels)[indices]
+    if isinstance(source, ConcatDataset):
         return np.concatenate([to_numpy(find_labels(part)) for part in source.datasets])
     if hasattr(source, "tensors"):
         return source.tensors[-1]
@@ -239,7 +261,17 @@ def to_numpy(values: Any) -> npt.NDArray[Any]:
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         values = (values.double() if values.is_floating_point() else values).numpy()
-    return np.asarray(values)
+    array = np.asarray(values)
+    if array.dtype == object and hasattr(values, "dtypes"):  # of pandas: nullable, or columns of several dtypes
+        kinds = {dtype.kind for dtype in np.atleast_1d(np.asarray(values.dtypes, dtype=object))}
+        if kinds <= set("biuf"):
+            array = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    return array
+
+
+def to_tensor(values: Any) -> Tensor:
+    """Return values as a tensor: a tensor as it is, all else copied, from arrays of any order."""
+    return values if isinstance(values, Tensor) else torch.from_numpy(np.array(to_numpy(values), order="C"))
 
 
 def like(source: Any, values: npt.NDArray[Any]) -> Any:

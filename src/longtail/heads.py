@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longtail._checks import check_loss_option, check_non_negative
-from longtail.counts import to_numpy
+from longtail.counts import to_tensor
 from longtail.functional._apply import columns
 from longtail.functional._blocked import compute_dtype
 from longtail.functional._counts import counts_beside, log_prior
@@ -46,7 +46,7 @@ def init_classifier_bias_(head: Head, prior: float | Tensor | None = None) -> He
         if classes == 1:
             raise ValueError("prior is needed for a head with one output: 1/C would be 1")
         prior = 1 / classes
-    pi = torch.as_tensor(prior, dtype=torch.float64).detach().cpu()
+    pi = to_tensor(prior).detach().cpu().double()
     if pi.dim() and pi.shape != bias.shape:
         raise ValueError(f"prior has shape {tuple(pi.shape)} but the head's bias has shape {tuple(bias.shape)}")
     if not bool(((pi > 0) & (pi < 1)).all()):
@@ -80,6 +80,8 @@ def param_groups(model: nn.Module, weight_decay: float, head: nn.Module | str) -
     if isinstance(head, str) and head not in modules:
         raise ValueError(f"head {head!r} is not a module of {type(model).__name__}")
     layer = modules[head] if isinstance(head, str) else head
+    if not isinstance(layer, nn.Module):
+        raise TypeError(f"head must be a module or its name, got {head!r}")
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if getattr(layer, "bias", layer) is None:
         return [{"params": trainable, "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
@@ -173,7 +175,7 @@ def adjust_logits(logits: Any, counts: Any, tau: float = 1.0) -> Any:
         Menon et al., Long-Tail Learning via Logit Adjustment, ICLR 2021.
     """
     check_loss_option("tau", tau)
-    scores = logits if isinstance(logits, Tensor) else torch.as_tensor(to_numpy(logits))
+    scores = to_tensor(logits)
     if not scores.is_floating_point():
         raise TypeError(f"logits must be floating point, got {scores.dtype}")
     if not scores.dim():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail import functional
-from longtail._checks import check_choice
+from longtail._checks import check_choice, check_integer
 from longtail._modules import (
     AsymmetricLoss,
     FocalLoss,
@@ -23,7 +23,7 @@ from longtail._modules import (
     SoftmaxFocalLoss,
     as_buffer,
 )
-from longtail.counts import class_counts
+from longtail.counts import class_counts, to_numpy
 from longtail.functional._apply import REDUCTIONS, is_traced, mean_weight, own_weight, reduce_rows
 from longtail.functional._blocked import compute_dtype
 from longtail.weights import class_weights
@@ -202,7 +202,8 @@ class ClassBalanced(nn.Module):
 
     Args:
         base_loss: called as ``base_loss(inputs, target)``, with the target as it is; returns one loss per sample,
-            as PyTorch's losses do with ``reduction="none"``. Inputs are whatever it takes, not only logits.
+            as PyTorch's losses do with ``reduction="none"``. Inputs are whatever it takes, not only logits, and a
+            target of shape (N,) holds class indices.
         counts: samples per class in the training set, shape (C,).
         beta: β in [0, 1], one for all or one per class.
         scheme, normalize, absent: as in :func:`longtail.class_weights`.
@@ -243,24 +244,31 @@ class ClassBalanced(nn.Module):
         check_choice("reduction", reduction, REDUCTIONS)
         self.base_loss = base_loss
         self.register_buffer("class_weight", as_buffer(class_weights(counts, scheme, beta, normalize, absent)))
-        self.ignore_index = ignore_index
+        check_integer("ignore_index", ignore_index)
+        self.ignore_index = int(ignore_index)
         self.reduction = reduction
         self.description = _describe(scheme, beta, normalize)
 
-    def forward(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """Return the weighted loss of ``inputs`` for ``target``: class indices, or a target of their shape."""
+    def forward(self, inputs: Any, target: Tensor) -> Tensor:
+        """Return the weighted loss of ``inputs`` for ``target``: class indices, or, of shape (N, C, …), dense."""
         if not isinstance(target, Tensor):
             raise TypeError(f"target must be a tensor, got {type(target).__name__}")
         classes = self.class_weight.numel()
-        dense = target.is_floating_point() or target.shape == inputs.shape
+        shape = getattr(inputs, "shape", None)
+        # A target of one dimension is of class indices, also where the loss has a single logit for each.
+        dense = target.dim() > 1 and (target.is_floating_point() or target.shape == shape)
+        if not dense and target.is_floating_point():
+            raise TypeError(
+                f"target of shape {tuple(target.shape)} holds class indices, which must be integers, not {target.dtype}"
+            )
         if dense and target.shape[1:2] != (classes,):
             raise ValueError(f"target of shape {tuple(target.shape)} does not fit counts of {classes} classes")
         if dense:
             weight, valid = mean_weight(target.to(self.class_weight.dtype), self.class_weight), None
         else:
-            _, weight, valid = own_weight(target, self.class_weight, self.ignore_index, check=not is_traced(inputs))
+            _, weight, valid = own_weight(target, self.class_weight, self.ignore_index, check=not is_traced(target))
         rows = self.base_loss(inputs, target)
-        if rows.shape == inputs.shape and rows.shape != weight.shape:
+        if rows.shape == shape and rows.shape != weight.shape:
             rows = rows.sum(1)
         if rows.shape != weight.shape:
             raise ValueError(
@@ -281,5 +289,7 @@ class ClassBalanced(nn.Module):
 
 def _describe(scheme: str, beta: Any, normalize: str) -> str:
     """Where class weights come from, for ``repr()``."""
-    beta = f"{beta:g}" if isinstance(beta, (int, float)) else "one per class"
-    return f"scheme={scheme!r}, {f'beta={beta}, ' if scheme == 'effective' else ''}normalize={normalize!r}"
+    shown = ""
+    if scheme == "effective":
+        shown = f"beta={'one per class' if to_numpy(beta).ndim else f'{float(beta):g}'}, "
+    return f"scheme={scheme!r}, {shown}normalize={normalize!r}"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from longtail._checks import check_non_negative
-from longtail.counts import to_numpy
+from longtail.counts import check_counts
 from longtail.weights import check_beta, class_weights
 
 __all__ = ["AnnealedReweighting", "DeferredReweighting"]
@@ -136,12 +136,15 @@ class AnnealedReweighting(_Reweighting):
         check_non_negative("end", end)
         if start >= end:
             raise ValueError(f"end must be after start, got start={start:g} and end={end:g}")
-        last = torch.as_tensor(class_weights(to_numpy(counts), "effective", beta, normalize, absent))
+        n = check_counts(counts)
+        last = torch.as_tensor(class_weights(n, "effective", beta, normalize, absent))
         own = _weights_of(criterion)
-        if own is not None and not (own.shape == last.shape and torch.allclose(own.to(last), last, rtol=1e-3)):
+        if own is not None and not (
+            own.shape == last.shape and torch.allclose(own.to(last), last, rtol=max(1e-3, torch.finfo(own.dtype).eps))
+        ):
             raise ValueError(f"{type(criterion).__name__} has other class weights than those of beta={beta}")
         super().__init__(criterion, last.to(torch.get_default_dtype()) if own is None else own)
-        self.counts, self.normalize, self.absent = to_numpy(counts), normalize, absent
+        self.counts, self.normalize, self.absent = n, normalize, absent
         self.beta, self.start, self.end = check_beta(beta), start, end
         if (self.beta == 1).any():
             raise ValueError("beta must be below 1 to be annealed: N = 1/(1-β) cannot grow to infinity by a factor")

@@ -18,6 +18,7 @@ from longtail.counts import (
     find_labels,
     like,
     to_numpy,
+    whole_numbers,
 )
 
 __all__ = [
@@ -184,10 +185,16 @@ def class_weight_dict(class_weight: Any, classes: Sequence[Any] | None = None) -
         {'cat': 0.5, 'lynx': 1.5}
     """
     weights = to_numpy(class_weight).tolist()
-    names = range(len(weights)) if classes is None else to_numpy(classes).tolist()
+    if classes is None:
+        classes = range(len(weights))
+    names = classes.tolist() if hasattr(classes, "tolist") else list(classes)
     if len(names) != len(weights):
         raise ValueError(f"classes has {len(names)} names but class_weight has {len(weights)} weights")
-    return dict(zip(names, weights, strict=True))
+    found = dict(zip(names, weights, strict=True))
+    if len(found) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(f"classes has the name {twice!r} twice")
+    return found
 
 
 def sample_weights(labels: Any, class_weight: Any) -> npt.NDArray[np.float64]:
@@ -212,9 +219,7 @@ def sample_weights(labels: Any, class_weight: Any) -> npt.NDArray[np.float64]:
     if weights.ndim != 1:
         raise ValueError(f"class_weight must have shape (C,), got {weights.shape}")
     if values.ndim == 1:
-        if values.dtype.kind == "f":
-            raise TypeError(f"labels must be integers, got dtype {values.dtype}")
-        indices = values.astype(np.int64)
+        indices = whole_numbers(values)
         check_labels_in_range("labels", indices, weights.size)
         picked: npt.NDArray[np.float64] = weights[indices]
         return picked

@@ -203,6 +203,29 @@ def test_a_loss_scale_reaches_float16_gradients_before_they_underflow(loss):
     torch.testing.assert_close(logits.grad.double()[kept], wide.grad[kept], rtol=2e-3, atol=0)
 
 
+@every_loss
+def test_forward_mode_without_function_transforms(loss):
+    logits, target, weight = batch()
+
+    def call(z):
+        return loss(z, target, weight, reduction="none")
+
+    backward = torch.autograd.functional.jacobian(call, logits.detach())
+    forward = torch.autograd.functional.jacobian(call, logits.detach(), vectorize=True, strategy="forward-mode")
+    torch.testing.assert_close(forward, backward)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the checks of shapes, which hold for the trace
+def test_a_trace_takes_other_labels():
+    logits, target, _ = batch(dtype=torch.float32)
+    target[4] = -100
+    for name in ("softmax", "focal"):
+        criterion = longtail.ClassBalancedLoss([5, 4, 3, 2, 1], name)
+        traced = torch.jit.trace(criterion, (logits.detach(), target))
+        for labels in (target, target.roll(1), target.clamp(min=0)):
+            torch.testing.assert_close(traced(logits, labels), criterion(logits, labels))
+
+
 def test_weights_of_another_dtype_are_converted():
     logits, target, weight = batch(dtype=torch.float32)
     value = functional.focal_loss(logits, target, weight)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from longtail._checks import check_choice, check_in_unit_interval
@@ -140,8 +141,14 @@ def reduce_rows(rows: Tensor, weight: Tensor, valid: Tensor | None, reduction: s
 
 
 def is_traced(logits: Tensor) -> bool:
-    """Whether operations to trace are wanted: by the compiler, a function transform or a tensor subclass."""
-    return is_compiling() or torch._C._are_functorch_transforms_active() or type(logits) not in (Tensor, nn.Parameter)
+    """Whether operations to trace are wanted: by the compiler, forward-mode AD, a transform or a tensor subclass."""
+    return (
+        is_compiling()
+        or torch._C._is_tracing()
+        or forward_ad._current_level >= 0
+        or torch._C._are_functorch_transforms_active()
+        or type(logits) not in (Tensor, nn.Parameter)
+    )
 
 
 def check_inputs(logits: Tensor, target: Tensor, class_weight: Tensor | None) -> None:
