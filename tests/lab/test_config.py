@@ -336,3 +336,8 @@ def test_a_test_follows_the_last_epoch_whatever_was_asked_for():
         for often in (0, 1, 3, 7, 50)
     }
     assert tested == {0: [7], 1: [1, 2, 3, 4, 5, 6, 7], 3: [3, 6, 7], 7: [7], 50: [7]}
+
+
+@pytest.mark.parametrize(("data", "name"), [("..", "data"), (".", "data"), (".hidden", "hidden"), ("a/.b.c", "b")])
+def test_no_run_is_hidden(data, name):
+    assert RunConfig(data=DataConfig(data=data)).run_id.startswith(f"{name}-resnet32-")

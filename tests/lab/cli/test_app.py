@@ -125,3 +125,10 @@ def test_a_terminal_that_shows_colours_but_no_boxes_gets_the_same_line():
     os.close(theirs)
     assert done.returncode == 2
     assert done.stderr == b"error: unknown option --bta; did you mean --beta? See longtail weights --help\n"
+
+
+@pytest.mark.parametrize(("closed", "printed"), [("2>&-", True), (">&-", False), (">&- 2>&-", False)])
+def test_a_stream_that_the_shell_closed_is_no_error(closed, printed):
+    command = f"{sys.executable} -m longtail.lab weights --counts 5,3 {closed}"
+    finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stderr, "0.75" in finished.stdout) == (0, "", printed)

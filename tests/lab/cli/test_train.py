@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from longtail.lab.cli import app
+from longtail.lab.cli.train import starting_point
 from longtail.lab.config import RunConfig
 from longtail.lab.data import ImageDataset, ImageFiles, evaluation_loader, open_dataset
 from longtail.lab.training import Interrupted, RunFolder, loop
@@ -241,6 +242,11 @@ def test_a_flag_without_its_value_is_no_traceback(capsys):
         assert "Traceback" not in printed + error
 
 
+@pytest.mark.parametrize("epochs", ["10", "+10", "010"])
+def test_the_schedule_is_scaled_however_the_epochs_are_written(epochs):
+    assert starting_point(["--data", "digits", "--epochs", epochs]).optimizer.milestones == (8, 9)
+
+
 def test_help_needs_no_data(capsys):
     for flag in ("--help", "-h"):
         printed, _, code = run(capsys, "train", flag)
@@ -367,6 +373,39 @@ def test_own_images_are_found_from_another_folder_and_changed_ones_refused(capsy
     printed, error, code = run(capsys, "evaluate", path)
     assert (printed, code, error.count("\n")) == ("", 2, 1)
     assert f"photos has changed since {path} began" in error
+
+
+def test_a_finished_run_is_not_taken_for_one_of_other_images(capsys, tmp_path):
+    def draw(name, shade):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for place in range(4):
+            Image.new("RGB", (16, 16), (shade + place,) * 3).save(tmp_path / "photos" / name / f"{place}.png")
+
+    def trained(*words):
+        return run(
+            capsys,
+            *("train", "--data", tmp_path / "photos", "--recipe", "cifar", "--model", "resnet8", "--epochs", "1"),
+            *("--batch-size", "4", "--image-size", "16", "--workers", "0", "--runs", tmp_path / "runs"),
+            *("--accelerator", "cpu", *words),
+        )
+
+    draw("dark", 40)
+    draw("bright", 200)
+    assert trained()[2] == 0
+    assert "complete already" in trained()[1]
+    draw("grey", 120)
+    printed, error, code = trained()
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert f"photos has changed since {tmp_path / 'runs'}" in error
+    file = tmp_path / "sweep.json"
+    (path,) = (tmp_path / "runs").iterdir()
+    values = {"recipe": "cifar", "model": "resnet8", "epochs": 1, "batch_size": 4, "image_size": 16, "seed": [0, 1]}
+    file.write_text(json.dumps({"data": str(tmp_path / "photos")} | values))
+    printed, error, code = run(capsys, "sweep", file, "--runs", tmp_path / "runs", "--accelerator", "cpu")
+    assert (printed, code) == ("", 2)
+    assert f"photos has changed since {path} began" in error
+    (tmp_path / "photos").rename(tmp_path / "moved")  # then there is nothing to compare
+    assert "complete already" in trained()[1]
 
 
 def test_lists_test_images_and_their_root_are_found_from_another_folder(capsys, tmp_path, monkeypatch):

@@ -69,7 +69,7 @@ def test_labels_come_from_a_file_or_standard_input(capsys, tmp_path, monkeypatch
     expected = [("9", 1), ("10", 1), ("cat", 1), ("owl", 2)]
     assert [(row["class"], row["images"]) for row in classes(capsys, "--labels", tmp_path / "labels.txt")] == expected
     for words in ([], ["--labels", "-"]):
-        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        monkeypatch.setattr("sys.stdin", io.StringIO("\ufeff" + text))
         assert [(row["class"], row["images"]) for row in classes(capsys, *words)] == expected
 
 

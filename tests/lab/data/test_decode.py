@@ -204,5 +204,20 @@ def test_a_transparent_colour_of_an_rgb_image_is_white_too(tmp_path):
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
 def test_thirty_two_bits_of_grey_are_refused(tmp_path, dtype):
     Image.fromarray(np.full((4, 4), 200, dtype)).save(tmp_path / "deep.tif")
-    with pytest.raises(DataError, match=r"deep\.tif is no readable image: 32 bits of grey"):
-        read_image(tmp_path / "deep.tif")
+    for read in (read_image, check_image):
+        with pytest.raises(DataError, match=r"deep\.tif is no readable image: 32 bits of grey"):
+            read(tmp_path / "deep.tif")
+
+
+def test_sixteen_bits_of_a_pgm_keep_their_shades(tmp_path):
+    shades = np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=">u2")
+    (tmp_path / "deep.pgm").write_bytes(b"P5 2 2 65535\n" + shades.tobytes())
+    assert read_image(tmp_path / "deep.pgm")[..., 0].tolist() == [[0, 100], [200, 255]]
+
+
+@pytest.mark.parametrize("ending", ["png", "webp"])
+def test_a_broken_tag_turns_nothing(tmp_path, ending):
+    path = tmp_path / f"tagged.{ending}"
+    Image.fromarray(photo(6, 4)).save(path, exif=b"Exif\0\0XX", lossless=True)
+    assert read_image(path).shape == (4, 6, 3)
+    check_image(path)

@@ -127,3 +127,11 @@ def test_a_broken_link_is_listed_so_that_reading_it_names_it(tree):
 def test_a_folder_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*nothing: No such file"):
         list_images(tmp_path / "nothing")
+
+
+def test_what_a_broken_link_leads_to_may_appear_later(tree, tmp_path):
+    (tree / "link").symlink_to(tmp_path / "disk")
+    assert "link" not in found(tree)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "5.png").touch()
+    assert found(tree)["link"] == ["5.png"]

@@ -305,11 +305,12 @@ def test_a_checked_file_is_decoded_again_only_if_it_changed(tmp_path, monkeypatc
 
 
 def test_split_folders_are_known_whatever_their_case_and_unused_ones_are_noted(tmp_path):
-    for path in ("Train/a/1.png", "TEST/a/2.png", "val/a/3.png"):
+    for path in ("Train/a/1.png", "TEST/a/2.png", "val/a/3.png", "car/4.png", ".old/5.png"):
         draw(tmp_path / path)
+    (tmp_path / "papers").mkdir()
     dataset = open_dataset(tmp_path)
     assert dataset.classes == ("a",)
-    assert dataset.notes == (f"{tmp_path}/val is not used",)
+    assert dataset.notes == (f"{tmp_path}/val is not used", f"{tmp_path}/car is not used")
 
 
 def test_class_folders_that_are_the_same_number_have_one_order(tmp_path):
@@ -337,11 +338,16 @@ def test_images_that_are_trained_and_tested_on_are_noted(tmp_path):
     assert open_dataset(tmp_path).notes == (
         f"1 images are in both the training and the test set, such as {tmp_path.resolve()}/1.png",
     )
+    (tmp_path / "test.txt").write_text("./1.png 1\n.//2.png 0\n")
+    assert len(open_dataset(tmp_path).notes) == 1
 
 
 def test_an_image_that_is_named_twice_does_not_get_into_both_sets(tmp_path):
     images(tmp_path)
     (tmp_path / "all.txt").write_text("0.png a\n0.png a\n1.png b\n2.png b\n")
+    with pytest.raises(DataError, match=r"all\.txt names an image twice"):
+        open_dataset(tmp_path / "all.txt")
+    (tmp_path / "all.txt").write_text("0.png a\n./0.png a\n1.png b\n2.png b\n")
     with pytest.raises(DataError, match=r"all\.txt names an image twice"):
         open_dataset(tmp_path / "all.txt")
     (tmp_path / "all.txt").write_text("0.png a\n1.png a\n0.png b\n2.png b\n")

@@ -49,3 +49,21 @@ def test_the_command_keeps_records_and_says_how_many(runs, tmp_path, capsys):
 def test_records_do_not_replace_the_runs(runs):
     with pytest.raises(ConfigError, match="cannot be kept in the same folder"):
         keep_records(runs, runs)
+
+
+def test_records_do_not_replace_a_run_that_is_named_itself_or_linked(runs, tmp_path):
+    run = next(runs.iterdir())
+    before = (run / "data.json").read_bytes()
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / run.name).symlink_to(run)
+    for source in (run, tmp_path / "links"):
+        with pytest.raises(ConfigError, match="cannot be kept in the same folder"):
+            keep_records(source, runs)
+    assert (run / "data.json").read_bytes() == before
+
+
+def test_records_of_linked_runs_have_the_names_of_the_links(runs, tmp_path):
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "first").symlink_to(next(runs.iterdir()))
+    assert keep_records(tmp_path / "links", tmp_path / "kept") == 1
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["first"]

@@ -220,6 +220,7 @@ def test_again_nothing_is_searched(scored):
         ({"losses": ()}, "got none"),
         ({"betas": (1.5,)}, "betas"),
         ({"gammas": (-1.0,)}, "gammas"),
+        ({"losses": ("focal",), "gammas": ()}, "gammas must have a value for focal"),
         ({"trials": 3}, "trials would do nothing in the search grid"),
         ({"search": "tpe", "betas": (0.5,)}, "betas would do nothing in the search tpe"),
         ({"search": "tpe", "trials": 0}, "trials"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -102,7 +103,9 @@ def starting_point(
         return RunConfig()
     if given.config and given.recipe:
         raise ValueError(f"recipe {given.recipe} would do nothing: all values start from {given.config}")
-    epochs = int(given.epochs) if (given.epochs or "").isdecimal() else None
+    epochs = None
+    with contextlib.suppress(ValueError):  # no number, which the parser of all flags will say
+        epochs = max(int(given.epochs or 0), 0)
     late = {name: value for name in LATE if (value := getattr(given, name)) is not None and loss is None}
     if given.config and base is None:
         base = _read_config(Path(given.config))

@@ -138,7 +138,7 @@ def _of_labels(path: Path | None) -> Classes:
         raise ConfigError(
             "which classes? --counts 5000,2997,1796, --labels FILE, --data NAME, or labels on standard input"
         )
-    text = sys.stdin.read() if path is None or str(path) == "-" else _text(path)
+    text = sys.stdin.read().removeprefix("\ufeff") if path is None or str(path) == "-" else _text(path)
     found = Counter(line.strip() for line in text.splitlines() if line.strip())
     if not found:
         raise ConfigError(f"{path or 'standard input'} holds no labels")

@@ -79,6 +79,11 @@ class DataConfig:
         return {flag: place for flag, place in named.items() if place is not None}
 
     @property
+    def places_exist(self) -> bool:
+        """Whether your own images are there, so that they can be compared with those of a run."""
+        return bool(self.places) and all(place.exists() for place in self.places.values())
+
+    @property
     def sampling_label(self) -> str | None:
         """A short name: ``effective_0.999`` has β 0.999; none where each image comes once."""
         beta = "" if self.sampling_beta is None else f"_{shortest(self.sampling_beta)}"

@@ -119,7 +119,9 @@ class RunConfig(Setting):
     def run_id(self) -> str:
         """What was run, for people, and a hash of all of it."""
         imbalance, fold = self.data.subset.imbalance, self.data.fold.fold
-        parts = [Path(self.data.data).stem, *([f"{imbalance:g}"] if imbalance else []), self.model, self.label]
+        # A name with a dot before it would hide the run.
+        name = Path(self.data.data).stem.lstrip(".") or "data"
+        parts = [name, *([f"{imbalance:g}"] if imbalance else []), self.model, self.label]
         parts += [self.data.sampling_label] if self.data.sampling_label else []
         parts += [f"{name}_{shortest(alpha)}" for name in ("mixup", "cutmix") if (alpha := getattr(self.data, name))]
         parts += [f"s{self.seed}"]

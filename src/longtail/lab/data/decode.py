@@ -7,7 +7,7 @@ import random
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -79,10 +79,11 @@ def read_centre_crop(path: Path, size: int) -> Tensor:
 
 
 def check_image(path: Path) -> None:
-    """Decode the whole file, at the lowest resolution, and refuse a broken one by name."""
+    """Read the whole file as a training would, at the lowest resolution, and refuse a broken one by name."""
     with _opened(path) as image:
+        _turn(image)
         image.draft(None, (1, 1))
-        image.load()
+        _to_rgb(image)
 
 
 def random_box(width: int, height: int, draw: random.Random) -> Box:
@@ -122,8 +123,8 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):
-        # Pillow would cut 16 bits of grey off at 255.
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
+        # Pillow would cut 16 bits of grey off at 255. It scales those of PGM files to all 16.
         return Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
         raise ValueError("32 bits of grey, of which nobody knows what is black and white: save it with 8 or 16")
@@ -139,6 +140,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _turn(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
     """How to set upright what a camera stored lying."""
     # Pillow turns a TIFF by itself; other formats without this entry have no tag.
-    known = "exif" in image.info and image.format != "TIFF"
-    method = UPRIGHT.get(image.getexif().get(EXIF_ORIENTATION, 1)) if known else None
+    method = None
+    if "exif" in image.info and image.format != "TIFF":
+        with suppress(Exception):  # a tag that cannot be read is none; Pillow raises SyntaxError, struct.error, …
+            method = UPRIGHT.get(image.getexif().get(EXIF_ORIENTATION, 1))
     return (lambda picture: picture) if method is None else (lambda picture: picture.transpose(method))

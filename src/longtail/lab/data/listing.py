@@ -71,6 +71,7 @@ def _list_folder(path: str, known: Folder | None) -> Folder:
         if known and known.settled and known.changed == changed:
             return known
         folders, images, others = [], [], []
+        dangling = False
         with os.scandir(path) as entries:
             for entry in entries:
                 if entry.name.startswith(".") or entry.name == "__MACOSX":
@@ -81,7 +82,9 @@ def _list_folder(path: str, known: Folder | None) -> Folder:
                     images.append(entry.name)
                 else:
                     others.append(entry.name)
+                dangling = dangling or (entry.is_symlink() and not os.path.exists(entry.path))
     except OSError as error:
         raise DataError(f"cannot read {error.filename or path}: {error.strerror}") from None
-    settled = time.time_ns() - status.st_ctime_ns > COARSE_CLOCK_NS
+    # What a link leads to may appear later, on a disk that is mounted then, and changes nothing here.
+    settled = time.time_ns() - status.st_ctime_ns > COARSE_CLOCK_NS and not dangling
     return Folder(changed, settled, sorted(folders), sorted(images), sorted(others))

@@ -147,7 +147,8 @@ def _read_rows(rows: Any, labelled: Labelled) -> None:
 
 
 def _inside(path: str, labelled: Labelled, line: int) -> str:
-    """The path from the root, if that is where it leads."""
+    """The path from the root, if that is where it leads, in one form: an image is one image."""
+    path = os.path.normpath(path) if path else path
     if os.path.isabs(path) or ".." in path:
         inside = [_from(root, path) for root in (labelled.root, labelled.root.resolve())]
         if not any(inside):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from longtail._checks import check_positive_integer
 from longtail.counts import IntArray
 from longtail.lab.data.dataset import ImageDataset, ImageFiles
 from longtail.lab.data.errors import DataError
-from longtail.lab.data.listing import list_images
+from longtail.lab.data.listing import IMAGE_ENDINGS, list_images
 from longtail.lab.data.lists import LIST_ENDINGS, Labelled, check_files_exist, read_list
 from longtail.lab.data.subset import shuffled_by_class
 
@@ -110,7 +111,7 @@ def _find_splits(data: Path, options: OwnImages, notes: list[str]) -> tuple[Labe
     if "train" in splits:
         data, *tests = (splits[name] for name in ("train", *TEST_NAMES) if name in splits)
         beside = tests[0] if tests else None
-        notes += [f"{other} is not used" for other in tests[1:]]
+        notes += [f"{other} is not used" for other in (*tests[1:], *_other_folders(data.parent))]
     else:
         data = _train_list_in(data) or data
         beside = _test_list_beside(data) if data.is_file() else None
@@ -128,6 +129,18 @@ def _split_folders(data: Path) -> dict[str, Path]:
         return {}
     known = {"train", *TEST_NAMES}
     return {path.name.lower(): path for path in sorted(data.iterdir()) if path.name.lower() in known and path.is_dir()}
+
+
+def _other_folders(data: Path) -> list[Path]:
+    """Folders beside train that are no split, and look like classes: they hold images."""
+    known = {"train", *TEST_NAMES}
+    return [path for path in sorted(data.iterdir()) if path.name.lower() not in known and _holds_images(path)]
+
+
+def _holds_images(path: Path) -> bool:
+    with suppress(OSError):  # it is no folder, or cannot be read, and is not asked for
+        return not path.name.startswith(".") and any(name.lower().endswith(IMAGE_ENDINGS) for name in os.listdir(path))
+    return False
 
 
 def _everywhere(labelled: Labelled) -> set[str]:

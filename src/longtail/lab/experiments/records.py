@@ -29,10 +29,11 @@ def keep_records(runs: Path | str, folder: Path | str) -> int:
         longtail.lab.config.errors.ConfigError: nowhere/ holds no runs: it does not exist
     """
     runs, folder = Path(runs), Path(folder)
-    if runs.resolve() == folder.resolve():
-        raise ConfigError(f"records of {runs}/ cannot be kept in the same folder")
     frame = load_results(runs)
     complete = frame[frame["status"] == "complete"]["run_id"].tolist()
+    for run_id in complete:
+        if run_folder_of(runs, run_id).path.resolve() == (folder / run_id).resolve():
+            raise ConfigError(f"records of {runs}/ cannot be kept in the same folder")
     for run_id in complete:
         run = run_folder_of(runs, run_id)
         record = RunFolder(folder / run_id)

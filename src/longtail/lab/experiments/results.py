@@ -165,7 +165,8 @@ def _column(values: list[Any], dtype: str) -> pd.Series:
 
 def _row(path: Path) -> dict[str, Any]:
     """A run; what is not known of it has no key."""
-    row: dict[str, Any] = {"run_id": path.resolve().name, "problem": None, "metrics": {}, "versions": {}}
+    name = path.resolve().name if path.name in ("", "..") else path.name
+    row: dict[str, Any] = {"run_id": name, "problem": None, "metrics": {}, "versions": {}}
     folder = RunFolder(path)
     try:
         with _damage_named(folder.config_file):

@@ -51,6 +51,8 @@ class SearchOptions:
         for gamma in self.gammas:
             check_non_negative("gammas", gamma)
         check_in_unit_interval("prune_threshold", self.prune_threshold)
+        if not self.space():
+            raise ValueError(f"gammas must have a value for {' and '.join(self.losses)}")
         if self.trials is not None:
             check_positive_integer("trials", self.trials)
         idle = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
-from longtail.lab.data import open_dataset
+from longtail.lab.data import ImageDataset, LongTailedSubset, open_dataset
 from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_executor
 from longtail.lab.experiments.task import Outcome, Speeds, estimated_seconds
 from longtail.lab.files import check_writable
@@ -114,16 +115,25 @@ def run_sweep(
 def complete_runs(configs: Iterable[RunConfig], options: RunOptions) -> list[RunConfig]:
     """Those that have a result; one that cannot be read is none, so that its run is tried, and fails by name.
 
+    Runs of your own images are refused if those have changed since: old and new ones cannot be compared.
+
     Example:
         >>> from pathlib import Path
         >>> complete_runs([RunConfig()], RunOptions(runs=Path("nowhere")))
         []
     """
 
+    @functools.cache
+    def opened(data: DataConfig) -> tuple[ImageDataset, LongTailedSubset]:
+        return open_data(RunConfig(data=data), options.data_dir)
+
     def is_complete(config: RunConfig) -> bool:
+        folder, found = RunFolder(options.runs / config.run_id), False
         with contextlib.suppress(ConfigError):
-            return RunFolder(options.runs / config.run_id).result() is not None
-        return False
+            found = folder.result() is not None
+        if found and config.data.places_exist:
+            folder.check_data(*opened(config.data))
+        return found
 
     return [config for config in configs if is_complete(config)]
 

@@ -67,6 +67,8 @@ def train(
         check_positive_integer("devices", devices)
     folder = RunFolder(options.runs / config.run_id)
     if folder.result_file.exists():
+        if config.data.places_exist:  # another folder of the same name would have the result of this one
+            folder.check_data(*open_data(config, options.data_dir))
         if console:
             console.print(f"{folder.path} is complete already: nothing was trained", soft_wrap=True)
         return folder.path

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from shlex import quote
 from typing import Any, TextIO
 
 from safetensors import SafetensorError, safe_open
@@ -106,7 +107,8 @@ class RunFolder:
         """Refuse a run whose network is not there yet."""
         if self.result() is None:
             raise ConfigError(
-                f"{self.path} is not finished: longtail train --config {self.config_file} goes on with it"
+                f"{self.path} is not finished: longtail train --config {quote(str(self.path))} "
+                f"--runs {quote(str(self.path.parent))} goes on with it"
             )
 
     def load_weights(self, network: nn.Module, without: str | None = None) -> None:
