@@ -2,7 +2,7 @@
 
 Long-tailed CIFAR-10 at imbalance 100, ResNet-32, the paper's recipe shortened to 30 epochs: plain softmax,
 class-balanced softmax and focal loss, and class-balanced softmax from the first drop of the learning rate on. Then
-plain and class-balanced softmax with twice as many epochs.
+the softmax ones with twice as many epochs.
 """
 
 from dataclasses import replace
@@ -34,4 +34,5 @@ sweep = [
     deferred(run(BALANCED, 30)),
     run(PLAIN, 60),
     run(BALANCED, 60),
+    deferred(run(BALANCED, 60)),
 ]
