@@ -431,6 +431,12 @@ def test_lists_test_images_and_their_root_are_found_from_another_folder(capsys, 
     printed, error, code = run(capsys, "evaluate", path, "--json")
     assert code == 0, error
     assert json.loads(printed)["images"] == {"bright": 2, "dark": 2}
+    _, error, code = run(capsys, "rebalance", path, "--method", "tau_norm", "--accelerator", "cpu", "--workers", "0")
+    assert code == 0, error
+    (head,) = (other for other in (tmp_path / "runs").iterdir() if other != path)
+    assert RunFolder(head).data()["places"] == RunFolder(path).data()["places"]
+    _, error, code = run(capsys, "evaluate", head)
+    assert code == 0, error
 
 
 def test_processes_that_read_images_leave_signals_to_the_one_that_trains(tmp_path):

@@ -102,7 +102,7 @@ def test_other_file_names_are_other_data(tmp_path):
     folder = RunFolder(tmp_path)
     folder.config_file.write_text(small_config().to_json())
     subset = long_tailed_subset([0, 1, 1], 1)
-    folder.write_data(photos(["a", "b", "c"]), subset)
+    folder.write_data(photos(["a", "b", "c"]), subset, folder.config().data)
     folder.check_data(photos(["a", "b", "c"]), subset)
     for names in (["a", "b", "d"], ["a", "c", "b"]):
         with pytest.raises(ConfigError, match="photos has changed since"):

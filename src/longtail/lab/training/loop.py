@@ -13,7 +13,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from longtail._checks import check_positive_integer
-from longtail.lab.config import ConfigError, RunConfig, RunOptions
+from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
 from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset, Shard, evaluation_loader, training_loader
 from longtail.lab.models.batch_norm import synchronise_batch_norms
 from longtail.lab.training.build import build_loss, build_network, build_optimizer, build_order, open_data
@@ -73,7 +73,9 @@ def train(
             console.print(f"{folder.path} is complete already: nothing was trained", soft_wrap=True)
         return folder.path
     # First the data: a run that cannot start leaves no folder, and says why once, before it starts other processes.
-    dataset, subset = open_data(config, options.data_dir, console)
+    source = folder if config.head.head_of is None else RunFolder(options.runs / config.head.head_of)
+    here = source.placed(config)
+    dataset, subset = open_data(here, options.data_dir, console)
     fabric = make_fabric(config.precision, options.accelerator, devices)
     console = console if fabric.is_global_zero else None
     check_parent(config, options.runs, dataset, subset)
@@ -81,7 +83,7 @@ def train(
         if fabric.world_size == 1 and folder.result_file.exists():
             return folder.path  # another process has finished it since
         training = Training.new(config, options, fabric, dataset, folder)
-        notes = [*dataset.notes, *training.resume(subset)]
+        notes = [*dataset.notes, *training.resume(subset, here.data)]
         lines = folder.metrics(training.state.epoch)
         with training.display(console) as display:
             for note in notes:
@@ -163,8 +165,13 @@ class Training:
             state=State(fabric.device),
         )
 
-    def resume(self, subset: LongTailedSubset) -> list[str]:
-        """Go on from the last checkpoint, if there is one, and say what was wrong with others."""
+    def resume(self, subset: LongTailedSubset, data: DataConfig) -> list[str]:
+        """Go on from the last checkpoint, if there is one, and say what was wrong with others.
+
+        Args:
+            subset: which images it is trained on.
+            data: and where they are.
+        """
         # One after another: the first process moves damaged ones out of the way.
         if self.fabric.is_global_zero:
             saved, notes = load_checkpoint(self.folder.path, State.CONTENT)
@@ -174,7 +181,7 @@ class Training:
         if saved and self.folder.data_file.exists():
             self.folder.check_data(self.dataset, subset)
         elif self.fabric.is_global_zero:
-            self.folder.write_data(self.dataset, subset)
+            self.folder.write_data(self.dataset, subset, data)
         if saved:
             try:
                 self.state.restore(saved, self.network, self.optimizer, self.fabric)

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
-from longtail.lab.config import ConfigError, RunConfig
+from longtail.lab.config import ConfigError, DataConfig, RunConfig, with_values
 from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset
 from longtail.lab.files import write_atomically
 from longtail.lab.training.errors import RunInUse, TrainingError
@@ -146,9 +146,15 @@ class RunFolder:
         """Replace all of them: after a resumption, those of epochs that are trained again are gone."""
         write_atomically(self.metrics_file, "".join(json.dumps(epoch) + "\n" for epoch in epochs))
 
-    def write_data(self, dataset: ImageDataset, subset: LongTailedSubset) -> None:
+    def placed(self, config: RunConfig) -> RunConfig:
+        """With your own images where they were when this run began, if they are not to be found from here."""
+        missing = [name for name, place in config.data.places.items() if not place.exists()]
+        began = self.data().get("places", {}) if missing and self.data_file.exists() else {}
+        return with_values(config, {name: began[name] for name in missing if name in began})
+
+    def write_data(self, dataset: ImageDataset, subset: LongTailedSubset, data: DataConfig) -> None:
         """Keep what is trained on: which images, the class index, how images are prepared, and where files are."""
-        places = {name: os.path.abspath(place) for name, place in self.config().data.places.items()}
+        places = {name: os.path.abspath(place) for name, place in data.places.items()}
         images = dataset.train
         subset.save(
             self.data_file,

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from longtail._checks import check_positive_integer
 from longtail.counts import class_counts
-from longtail.lab.config import RunConfig, with_values
+from longtail.lab.config import RunConfig
 from longtail.lab.data import evaluation_loader
 from longtail.lab.data.decode import read_centre_crop, read_image
 from longtail.lab.models import build_model
@@ -105,7 +105,7 @@ def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = No
         >>> evaluate_run(load_run("runs/digits-…"))["error"]  # doctest: +SKIP
         8.2
     """
-    dataset, subset = open_data(_with_places(run), data_dir)
+    dataset, subset = open_data(RunFolder(run.path).placed(run.config), data_dir)
     # Else images it was trained on could be among those of the test.
     RunFolder(run.path).check_data(dataset, subset)
     images = dataset.test if split == "test" else dataset.train
@@ -116,13 +116,6 @@ def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = No
     metrics = ClassifierMetrics(run.counts, run.config.loss.loss, fabric.device)
     found = evaluate_network(fabric, model, loader, metrics)
     return found | {"images": class_counts(images.labels.numpy(), len(dataset.classes)).tolist()}
-
-
-def _with_places(run: LoadedRun) -> RunConfig:
-    """Its own images are where they were in its training, whatever folder this process is in."""
-    began = RunFolder(run.path).data().get("places", {})
-    missing = [name for name, place in run.config.data.places.items() if not place.exists()]
-    return with_values(run.config, {name: began[name] for name in missing if name in began})
 
 
 def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dict[str, Any]]:
