@@ -351,21 +351,27 @@ def test_a_full_disk_is_one_line_that_names_the_file(capsys, tmp_path, monkeypat
     assert "Traceback" not in error
 
 
+def train_briefly(capsys, monkeypatch, folder, *words):
+    """Train on images of 16 pixels in a folder; then be in another one, which knows none of its paths."""
+    monkeypatch.chdir(folder)
+    _, error, code = run(
+        capsys,
+        *("train", *words, "--recipe", "cifar", "--model", "resnet8", "--epochs", "1", "--batch-size", "4"),
+        *("--image-size", "16", "--workers", "0", "--runs", "runs", "--accelerator", "cpu"),
+    )
+    (folder / "elsewhere").mkdir(exist_ok=True)
+    monkeypatch.chdir(folder / "elsewhere")
+    return error, code
+
+
 def test_own_images_are_found_from_another_folder_and_changed_ones_refused(capsys, tmp_path, monkeypatch):
     for name, shade in (("dark", 40), ("bright", 200)):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for place in range(4):
             Image.new("RGB", (16, 16), (shade + place,) * 3).save(tmp_path / "photos" / name / f"{place}.png")
-    monkeypatch.chdir(tmp_path)
-    _, error, code = run(
-        capsys,
-        *("train", "--data", "photos", "--recipe", "cifar", "--model", "resnet8", "--epochs", "1"),
-        *("--batch-size", "4", "--image-size", "16", "--workers", "0", "--runs", "runs", "--accelerator", "cpu"),
-    )
+    error, code = train_briefly(capsys, monkeypatch, tmp_path, "--data", "photos")
     assert code == 0, error
     (path,) = (tmp_path / "runs").iterdir()
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
     printed, error, code = run(capsys, "evaluate", path, "--json")
     assert code == 0, error
     assert sum(json.loads(printed)["images"].values()) == 2
@@ -375,37 +381,32 @@ def test_own_images_are_found_from_another_folder_and_changed_ones_refused(capsy
     assert f"photos has changed since {path} began" in error
 
 
-def test_a_finished_run_is_not_taken_for_one_of_other_images(capsys, tmp_path):
+def test_a_finished_run_is_not_taken_for_one_of_other_images(capsys, tmp_path, monkeypatch):
     def draw(name, shade):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for place in range(4):
             Image.new("RGB", (16, 16), (shade + place,) * 3).save(tmp_path / "photos" / name / f"{place}.png")
 
-    def trained(*words):
-        return run(
-            capsys,
-            *("train", "--data", tmp_path / "photos", "--recipe", "cifar", "--model", "resnet8", "--epochs", "1"),
-            *("--batch-size", "4", "--image-size", "16", "--workers", "0", "--runs", tmp_path / "runs"),
-            *("--accelerator", "cpu", *words),
-        )
+    def trained():
+        return train_briefly(capsys, monkeypatch, tmp_path, "--data", tmp_path / "photos")
 
     draw("dark", 40)
     draw("bright", 200)
-    assert trained()[2] == 0
-    assert "complete already" in trained()[1]
+    assert trained()[1] == 0
+    assert "complete already" in trained()[0]
     draw("grey", 120)
-    printed, error, code = trained()
-    assert (printed, code, error.count("\n")) == ("", 2, 1)
-    assert f"photos has changed since {tmp_path / 'runs'}" in error
-    file = tmp_path / "sweep.json"
+    error, code = trained()
+    assert (code, error.count("\n")) == (2, 1)
     (path,) = (tmp_path / "runs").iterdir()
+    assert f"photos has changed since runs/{path.name} began" in error
+    file = tmp_path / "sweep.json"
     values = {"recipe": "cifar", "model": "resnet8", "epochs": 1, "batch_size": 4, "image_size": 16, "seed": [0, 1]}
     file.write_text(json.dumps({"data": str(tmp_path / "photos")} | values))
     printed, error, code = run(capsys, "sweep", file, "--runs", tmp_path / "runs", "--accelerator", "cpu")
     assert (printed, code) == ("", 2)
     assert f"photos has changed since {path} began" in error
     (tmp_path / "photos").rename(tmp_path / "moved")  # then there is nothing to compare
-    assert "complete already" in trained()[1]
+    assert "complete already" in trained()[0]
 
 
 def test_lists_test_images_and_their_root_are_found_from_another_folder(capsys, tmp_path, monkeypatch):
@@ -417,17 +418,10 @@ def test_lists_test_images_and_their_root_are_found_from_another_folder(capsys, 
             lines.append(f"{name}{place}.png {name}\n")
     for name, part in (("ours", lines[::2]), ("theirs", lines[1::2])):
         (tmp_path / f"{name}.txt").write_text("".join(part))
-    monkeypatch.chdir(tmp_path)
-    _, error, code = run(
-        capsys,
-        *("train", "--data", "ours.txt", "--test-data", "theirs.txt", "--image-root", "photos", "--recipe", "cifar"),
-        *("--model", "resnet8", "--epochs", "1", "--batch-size", "4", "--image-size", "16", "--workers", "0"),
-        *("--runs", "runs", "--accelerator", "cpu"),
-    )
+    lists = ("--data", "ours.txt", "--test-data", "theirs.txt", "--image-root", "photos")
+    error, code = train_briefly(capsys, monkeypatch, tmp_path, *lists)
     assert code == 0, error
     (path,) = (tmp_path / "runs").iterdir()
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
     printed, error, code = run(capsys, "evaluate", path, "--json")
     assert code == 0, error
     assert json.loads(printed)["images"] == {"bright": 2, "dark": 2}
