@@ -82,13 +82,13 @@ def check_labels(labels: Any) -> npt.NDArray[Any]:
 def _count_indices(values: npt.NDArray[Any], num_classes: int | None) -> IntArray:
     if num_classes is None and not values.size:
         raise ValueError("labels are empty: pass num_classes")
-    indices = whole_numbers(values)
+    indices = class_indices(values)
     classes = int(indices.max()) + 1 if num_classes is None else num_classes
     check_labels_in_range("labels", indices, classes)
     return np.bincount(indices, minlength=classes).astype(np.int64)
 
 
-def whole_numbers(labels: npt.NDArray[Any]) -> IntArray:
+def class_indices(labels: npt.NDArray[Any]) -> IntArray:
     """Class indices of any dtype as int64."""
     wrong = ~((labels == np.floor(labels)) & (np.abs(labels) < 2**53))  # NaN and infinity included
     if wrong.any():

@@ -24,7 +24,7 @@ from longtail._modules import (
     as_buffer,
 )
 from longtail.counts import class_counts, to_numpy
-from longtail.functional._apply import REDUCTIONS, is_traced, mean_weight, own_weight, reduce_rows
+from longtail.functional._apply import REDUCTIONS, is_traced, mean_weight, no_indices, own_weight, reduce_rows
 from longtail.functional._blocked import compute_dtype
 from longtail.weights import class_weights
 
@@ -258,9 +258,7 @@ class ClassBalanced(nn.Module):
         # A target of one dimension is of class indices, also where the loss has a single logit for each.
         dense = target.dim() > 1 and (target.is_floating_point() or target.shape == shape)
         if not dense and target.is_floating_point():
-            raise TypeError(
-                f"target of shape {tuple(target.shape)} holds class indices, which must be integers, not {target.dtype}"
-            )
+            raise no_indices(target)
         if dense and target.shape[1:2] != (classes,):
             raise ValueError(f"target of shape {tuple(target.shape)} does not fit counts of {classes} classes")
         if dense:

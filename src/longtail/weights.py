@@ -15,10 +15,10 @@ from longtail.counts import (
     check_labels,
     check_labels_in_range,
     check_no_class_is_absent,
+    class_indices,
     find_labels,
     like,
     to_numpy,
-    whole_numbers,
 )
 
 __all__ = [
@@ -219,7 +219,7 @@ def sample_weights(labels: Any, class_weight: Any) -> npt.NDArray[np.float64]:
     if weights.ndim != 1:
         raise ValueError(f"class_weight must have shape (C,), got {weights.shape}")
     if values.ndim == 1:
-        indices = whole_numbers(values)
+        indices = class_indices(values)
         check_labels_in_range("labels", indices, weights.size)
         picked: npt.NDArray[np.float64] = weights[indices]
         return picked

@@ -20,6 +20,7 @@ __all__ = [
     "is_traced",
     "look_up",
     "mean_weight",
+    "no_indices",
     "own_weight",
     "reduce_rows",
 ]
@@ -151,6 +152,12 @@ def is_traced(logits: Tensor) -> bool:
     )
 
 
+def no_indices(target: Tensor) -> TypeError:
+    """The error of class indices that are no integers."""
+    shape = tuple(target.shape)
+    return TypeError(f"target of shape {shape} holds class indices, which must be integers, not {target.dtype}")
+
+
 def check_inputs(logits: Tensor, target: Tensor, class_weight: Tensor | None) -> None:
     """Refuse logits, targets and weights that do not fit each other."""
     if not isinstance(logits, Tensor):
@@ -165,9 +172,7 @@ def check_inputs(logits: Tensor, target: Tensor, class_weight: Tensor | None) ->
     expected = shape[:1] + shape[2:] if len(shape) > 1 else ()
     if target.shape == expected:
         if target.dtype != torch.int64 and (target.is_floating_point() or target.dtype == torch.bool):
-            raise TypeError(
-                f"target of shape {expected} holds class indices, which must be integers, not {target.dtype}"
-            )
+            raise no_indices(target)
     elif target.shape != shape:
         raise ValueError(
             f"target has shape {tuple(target.shape)}, but logits of shape {shape} need class indices of "

@@ -12,7 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["Cache", "atomic_file", "cache_folder", "check_writable", "write_atomically"]
+__all__ = ["Cache", "atomic_file", "cache_folder", "check_writable", "with_name", "write_atomically"]
+
+
+def with_name(folder: Path) -> Path:
+    """The folder by a path that ends in its name, also where it is the current one."""
+    return folder.resolve() if folder.name in ("", "..") else folder
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

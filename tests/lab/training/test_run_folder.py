@@ -208,12 +208,15 @@ def test_weights_of_another_run_are_refused(finished, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_a_run_without_a_result_is_not_loaded(finished):
+def test_a_run_without_a_result_is_not_loaded(finished, monkeypatch):
     (finished / "result.json").unlink()
     with pytest.raises(
         ConfigError, match=rf"is not finished: longtail train --config {finished} --runs {finished.parent} "
     ):
         load_run(finished)
+    monkeypatch.chdir(finished)
+    with pytest.raises(ConfigError, match=rf"is not finished: longtail train --config \. --runs {finished.parent} "):
+        load_run(".")
 
 
 def test_a_file_that_cannot_be_written_is_named_whatever_failed(tmp_path, monkeypatch):

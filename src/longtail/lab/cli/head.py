@@ -15,6 +15,7 @@ from longtail.lab.cli.output import AsJson, DataDir, console, is_first_process, 
 from longtail.lab.cli.train import Run, starting_point
 from longtail.lab.config import ConfigError, RunConfig, RunOptions, shortest
 from longtail.lab.data import GROUPS
+from longtail.lab.files import with_name
 from longtail.lab.recipes import rebalanced, retrained
 
 __all__ = ["rebalance_command", "retrain_command"]
@@ -47,7 +48,7 @@ def retrain_command(arguments: Sequence[str] | None) -> Callable[..., None]:
         """
         from longtail.lab.training import train
 
-        _config(_whole(run))
+        _config(with_name(run))
         for name in ("head_of", "head_method"):
             if (value := getattr(config.head, name)) != getattr(start.head, name):
                 raise ConfigError(f"{name} {value} would do nothing: longtail retrain says it all")
@@ -89,7 +90,7 @@ def rebalance_command(
         raise ConfigError("which τ? --tau 1, or several")
     for each in tau:
         check_non_negative("tau", each)
-    parent = _whole(run)
+    parent = with_name(run)
     options = RunOptions(runs=parent.parent, data_dir=data_dir, accelerator=accelerator, workers=workers)
     configs = [rebalanced(_config(parent), method, each, parent.name) for each in dict.fromkeys(tau)]
     made = {f"{method}, τ {shortest(config.head.head_tau)}": train(config, options) for config in configs}
@@ -102,12 +103,7 @@ def rebalance_command(
 def _named(arguments: Sequence[str]) -> Path | None:
     """The run folder that the arguments name, if there is one: any word may also be the value of a flag."""
     found = [word for word in arguments if not word.startswith("-") and (Path(word) / "config.json").exists()]
-    return _whole(Path(found[0])) if found else None
-
-
-def _whole(run: Path) -> Path:
-    """The run folder with a name, also where it is the current one."""
-    return run.resolve() if run.name in ("", "..") else run
+    return with_name(Path(found[0])) if found else None
 
 
 def _config(run: Path) -> RunConfig:

@@ -22,6 +22,7 @@ from longtail.lab.data.subset import shuffled_by_class
 __all__ = ["OwnImages", "open_own_images"]
 
 TEST_NAMES = ("test", "val", "valid", "validation")
+SPLITS = ("train", *TEST_NAMES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ def stratified_part(labels: IntArray, fraction: float, seed: int) -> npt.NDArray
 def _find_splits(data: Path, options: OwnImages, notes: list[str]) -> tuple[Labelled, Labelled | None]:
     splits = _split_folders(data)
     if "train" in splits:
-        data, *tests = (splits[name] for name in ("train", *TEST_NAMES) if name in splits)
+        data, *tests = (splits[name] for name in SPLITS if name in splits)
         beside = tests[0] if tests else None
         notes += [f"{other} is not used" for other in (*tests[1:], *_other_folders(data.parent))]
     else:
@@ -127,14 +128,12 @@ def _split_folders(data: Path) -> dict[str, Path]:
     """Folders named train, test and the like, whatever the case of their letters."""
     if not data.is_dir():
         return {}
-    known = {"train", *TEST_NAMES}
-    return {path.name.lower(): path for path in sorted(data.iterdir()) if path.name.lower() in known and path.is_dir()}
+    return {path.name.lower(): path for path in sorted(data.iterdir()) if path.name.lower() in SPLITS and path.is_dir()}
 
 
 def _other_folders(data: Path) -> list[Path]:
     """Folders beside train that are no split, and look like classes: they hold images."""
-    known = {"train", *TEST_NAMES}
-    return [path for path in sorted(data.iterdir()) if path.name.lower() not in known and _holds_images(path)]
+    return [path for path in sorted(data.iterdir()) if path.name.lower() not in SPLITS and _holds_images(path)]
 
 
 def _holds_images(path: Path) -> bool:
@@ -169,9 +168,9 @@ def _test_list_beside(train: Path) -> Path | None:
 
 
 def _by_split_column(labelled: Labelled) -> tuple[Labelled, Labelled]:
-    strange = set(labelled.splits) - {"train", *TEST_NAMES}
+    strange = set(labelled.splits) - set(SPLITS)
     if strange:
-        raise DataError(f"{labelled.source} has the split {min(strange)!r}: choose from train, {', '.join(TEST_NAMES)}")
+        raise DataError(f"{labelled.source} has the split {min(strange)!r}: choose from {', '.join(SPLITS)}")
     test = next((name for name in TEST_NAMES if name in labelled.splits), None)
     if test is None or "train" not in labelled.splits:
         raise DataError(f"{labelled.source} has a column split, but no images of {'train' if test else 'test'}")

@@ -17,7 +17,7 @@ import pandas as pd
 
 from longtail.lab.config import OWN_OPTIONS, ConfigError, RunConfig, field_places
 from longtail.lab.experiments.published import published
-from longtail.lab.files import write_atomically
+from longtail.lab.files import with_name, write_atomically
 from longtail.lab.training.run_folder import RunFolder
 
 __all__ = [
@@ -165,8 +165,7 @@ def _column(values: list[Any], dtype: str) -> pd.Series:
 
 def _row(path: Path) -> dict[str, Any]:
     """A run; what is not known of it has no key."""
-    name = path.resolve().name if path.name in ("", "..") else path.name
-    row: dict[str, Any] = {"run_id": name, "problem": None, "metrics": {}, "versions": {}}
+    row: dict[str, Any] = {"run_id": with_name(path).name, "problem": None, "metrics": {}, "versions": {}}
     folder = RunFolder(path)
     try:
         with _damage_named(folder.config_file):

@@ -24,7 +24,7 @@ from torch import nn
 
 from longtail.lab.config import ConfigError, DataConfig, RunConfig, with_values
 from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset
-from longtail.lab.files import write_atomically
+from longtail.lab.files import with_name, write_atomically
 from longtail.lab.training.errors import RunInUse, TrainingError
 
 __all__ = ["RunFolder"]
@@ -108,7 +108,7 @@ class RunFolder:
         if self.result() is None:
             raise ConfigError(
                 f"{self.path} is not finished: longtail train --config {quote(str(self.path))} "
-                f"--runs {quote(str(self.path.parent))} goes on with it"
+                f"--runs {quote(str(with_name(self.path).parent))} goes on with it"
             )
 
     def load_weights(self, network: nn.Module, without: str | None = None) -> None:
