@@ -39,7 +39,7 @@ bench: .venv/installed-bench ## speed and memory beside the peers, into results/
 bench-tuning: .venv/installed ## what pruning saves in tuning: half an hour
 	$(BIN)/python -m benchmarks.tuning --output results/bench
 
-results: .venv/installed ## the small protocol on long-tailed CIFAR from nothing but the data (in LONGTAIL_DATA), into results/: hours
+results: .venv/installed ## the small protocol on long-tailed CIFAR from nothing but the data (longtail data fetch cifar10, cifar100), into results/: hours
 	$(BIN)/python -m benchmarks.small
 	$(BIN)/python -m benchmarks.small_tune
 

@@ -17,11 +17,12 @@ from longtail.lab.cli.figures import figures_command
 from longtail.lab.config import RunOptions
 from longtail.lab.experiments import SWEEPS, keep_records, rescaled, run_sweep, small_heads
 
-PLAIN_AND_WEIGHTED = ("loss=softmax", "sampling=shuffled", "head_method=none", "normalize=classes")
-PLAIN_AND_BALANCED = (*PLAIN_AND_WEIGHTED, "imbalance=100", "weighting=uniform,effective", "defer_reweighting=none")
+LOSSES_ALONE = ("sampling=shuffled", "head_method=none", "normalize=classes")
+SOFTMAX_AT_ONCE = (*LOSSES_ALONE, "loss=softmax", "defer_reweighting=none")
+PLAIN_AND_BALANCED = (*SOFTMAX_AT_ONCE, "imbalance=100", "weighting=uniform,effective")
 FIGURES = {
-    "error_over_beta": (*PLAIN_AND_WEIGHTED, "imbalance=50"),
-    "group_recalls": (*PLAIN_AND_WEIGHTED, "imbalance=100"),
+    "error_over_beta": (*SOFTMAX_AT_ONCE, "imbalance=50"),
+    "group_recalls": (*LOSSES_ALONE, "loss=softmax,logit_adjusted", "imbalance=100"),
     "recall_per_class": PLAIN_AND_BALANCED,
     "calibration": PLAIN_AND_BALANCED,
 }

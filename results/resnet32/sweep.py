@@ -1,8 +1,8 @@
 """When class weights pay with a larger network: ``longtail sweep results/resnet32/sweep.py``.
 
 Long-tailed CIFAR-10 at imbalance 100, ResNet-32, the paper's recipe shortened to 30 epochs: plain softmax,
-class-balanced softmax and focal loss, and class-balanced softmax from the first drop of the learning rate on. Then
-the softmax ones with twice as many epochs.
+class-balanced softmax and focal loss, class-balanced softmax from the first drop of the learning rate on, and balanced
+softmax. Then the softmax ones with twice as many epochs.
 """
 
 from dataclasses import replace
@@ -14,6 +14,7 @@ from longtail.lab.recipes import cifar
 PLAIN = LossConfig(weighting="uniform")
 BALANCED = LossConfig(beta=0.9999)
 FOCAL = LossConfig(loss="focal", gamma=1.0, beta=0.9999)
+LOGIT_ADJUSTED = LossConfig(loss="logit_adjusted", weighting="uniform")
 
 
 def run(loss: LossConfig, epochs: int) -> RunConfig:
@@ -32,6 +33,7 @@ sweep = [
     run(BALANCED, 30),
     run(FOCAL, 30),
     deferred(run(BALANCED, 30)),
+    run(LOGIT_ADJUSTED, 30),
     run(PLAIN, 60),
     run(BALANCED, 60),
     deferred(run(BALANCED, 60)),

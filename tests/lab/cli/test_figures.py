@@ -101,7 +101,7 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys, runs, tmp_path):
         (["heatmap", "--runs", tmp_path / "nowhere"], "holds no runs"),
         (["recall_per_class", "--runs", plain], "plain"),
         (["calibration", "--runs", plain], "none of the runs has a calibration"),
-        (["error_over_beta", "--runs", plain], "error_over_beta needs complete runs with and without the term"),
+        (["error_over_beta", "--runs", plain], "error_over_beta needs complete runs with and without class weights"),
         (["heatmap", "--runs", runs, "--dataset", "cifar100"], "holds no run with data=cifar100"),
         (["heatmap", "--runs", runs, "--only", "model"], "FLAG=VALUE"),
         (["heatmap", "--runs", runs, "--only", "modal=resnet8"], "'model'"),

@@ -195,9 +195,9 @@ def test_text_on_every_shade_of_the_heatmap_can_be_read():
 def test_recalls_are_in_the_order_of_counts_with_names_whole(frame):
     chart = figures.recall_per_class(frame, STRANGE, COUNTS)
     rows = rows_of(chart, "recall", "label")
-    assert {row["name"] for row in rows} == {"without the term", "β 0.999"}  # of the focal loss, which is the best
+    assert {row["name"] for row in rows} == {"no class weights", "β 0.999"}  # of the focal loss, which is the best
     order = np.argsort([-count for count in COUNTS], kind="stable")
-    for loss, name in ((PLAIN_FOCAL, "without the term"), (FOCAL, "β 0.999")):
+    for loss, name in ((PLAIN_FOCAL, "no class weights"), (FOCAL, "β 0.999")):
         line = [row for row in rows if row["name"] == name]
         assert [row["class"] for row in line] == [STRANGE[place] for place in order]
         assert [row["images"] for row in line] == sorted(COUNTS, reverse=True)
@@ -216,7 +216,7 @@ def test_neighbours_stand_together_where_there_are_many_classes(tmp_path):
         recall = [None, *(counts[1:] / 250 + shift).tolist()]
         write_run(tmp_path, run_of(loss), error=30 - shift, recall=recall)
     rows = rows_of(figures.recall_per_class(load_results(tmp_path), [f"c{i}" for i in range(200)], counts), "most")
-    plain = [row for row in rows if row["name"] == "without the term"]
+    plain = [row for row in rows if row["name"] == "no class weights"]
     assert len(plain) == 40
     assert plain[0]["recall"] == pytest.approx(100 * counts[1:5].mean() / 250)  # the class that has none is left out
     assert plain[-1]["recall"] == pytest.approx(100 * counts[-5:].mean() / 250)
@@ -246,7 +246,7 @@ def test_groups_that_have_no_class_are_left_out(frame):
 
 def test_calibration_adds_up_the_images_of_all_seeds(frame):
     rows = rows_of(figures.calibration(frame), "share")
-    plain = [row for row in rows if row["name"].startswith("without the term")]
+    plain = [row for row in rows if row["name"].startswith("no class weights")]
     tables = np.nan_to_num(np.array(frame[frame["label"] == "focal_0.5"]["calibration"].tolist(), dtype=float))
     images = tables[:, :, 0].sum(axis=0)
     assert [row["images"] for row in plain] == images.tolist()
@@ -254,8 +254,8 @@ def test_calibration_adds_up_the_images_of_all_seeds(frame):
     right = (tables[:, :, 0] * tables[:, :, 2]).sum(axis=0)
     there = [row["accuracy"] for row in plain if row["images"]]
     assert there == pytest.approx(100 * (right / np.maximum(images, 1))[images > 0])
-    gap = np.abs((tables[:, :, 0] * (tables[:, :, 1] - tables[:, :, 2])).sum(axis=0)).sum() / images.sum()
-    assert plain[0]["name"] == f"without the term: {100 * gap:.1f}%"
+    gaps = (tables[:, :, 0] * np.abs(tables[:, :, 1] - tables[:, :, 2])).sum(axis=1) / tables[:, :, 0].sum(axis=1)
+    assert plain[0]["name"] == f"no class weights: {100 * gaps.mean():.1f}%"  # of each seed, as in tables
     with pytest.raises(ConfigError, match="none of the runs has a calibration"):
         figures.calibration(frame.assign(calibration=None))
 
@@ -282,7 +282,7 @@ def test_of_many_losses_the_curves_are_of_the_best_and_its_partner(tmp_path):
     assert "best of 12 by test error" in " ".join(chart.to_dict()["title"]["subtitle"])
     rows = rows_of(chart, "epoch")
     assert {row["run"].split("-")[3] for row in rows} == {"sigmoid", "sigmoid_0.99"}
-    assert {row["name"] for row in rows} == {"without the term", "β 0.99"}
+    assert {row["name"] for row in rows} == {"no class weights", "β 0.99"}
 
 
 def test_missing_values_are_no_reason_to_fail(tmp_path):
@@ -303,8 +303,8 @@ def test_missing_values_are_no_reason_to_fail(tmp_path):
 @pytest.mark.parametrize(
     ("figure", "losses_there", "message"),
     [
-        (figures.error_over_beta, [PLAIN], "there are none with it"),
-        (figures.error_over_beta, [FOCAL], "there are none without it"),
+        (figures.error_over_beta, [PLAIN], "there are none with a β"),
+        (figures.error_over_beta, [FOCAL], "there are none without weights"),
         (figures.error_over_beta, [PLAIN, FOCAL], "there are none of the same loss"),
         (figures.calibration, [FOCAL], "nothing to compare: no complete run without class weights"),
         (figures.calibration, [PLAIN], "nothing to compare: no complete run with class weights"),
@@ -324,11 +324,11 @@ def test_two_lists_of_betas_are_two_losses_and_not_two_seeds(tmp_path):
     write_whole_run(tmp_path, run_of(one), 25.0)
     write_whole_run(tmp_path, run_of(one, seed=1), 25.0)
     rows = rows_of(figures.group_recalls(load_results(tmp_path)), "name", "seeds")
-    assert {row["name"]: row["seeds"] for row in rows} == {"without the term": 1, "β of each class": 2}
+    assert {row["name"]: row["seeds"] for row in rows} == {"no class weights": 1, "β of each class": 2}
     write_whole_run(tmp_path, run_of(other), 20.0)
     frame = load_results(tmp_path)
     rows = rows_of(figures.group_recalls(frame), "name", "seeds")
-    seeds = {"without the term": 1, "β of each class (1 of 2)": 2, "β of each class (2 of 2)": 1}
+    seeds = {"no class weights": 1, "β of each class (1 of 2)": 2, "β of each class (2 of 2)": 1}
     assert {row["name"]: row["seeds"] for row in rows} == seeds
     best = figures.runs.best_pair(figures.runs.one_experiment(frame))
     assert best["error"].tolist() == [30.0, 20.0]
@@ -348,7 +348,7 @@ def test_runs_of_several_experiments_are_never_mixed(tmp_path):
 
 
 def test_no_two_lines_differ_by_colour_alone():
-    names = ["a", "b", "without the term", "c"]
+    names = ["a", "b", "no class weights", "c"]
     scales = {name: scale.to_dict() for name, scale in palette(names).items()}
     for scale in scales.values():
         assert scale["domain"] == names

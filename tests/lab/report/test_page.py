@@ -119,7 +119,7 @@ def test_charts_are_those_that_the_runs_allow(page):
     titles = [chart["title"]["text"] for chart in charts.values()]
     assert titles == [
         "Class-balanced term",
-        "Error with and without the term",
+        "Test error over β",
         "Recall of many, medium and few",
         "Recall of each class",
         "Training curves",

@@ -165,7 +165,7 @@ def test_results_keep_late_weights_apart_and_compare_them_with_the_plain_loss(tm
     found = summarize_results(frame).set_index("label")
     assert found["n"].to_dict() == {"softmax": 2, "softmax_0.99": 2, "softmax_0.99_drw160": 2}
     terms = one_experiment(frame)["term"].drop_duplicates().tolist()
-    assert terms == ["without the term", "β 0.99", "β 0.99, from epoch 160"]
+    assert terms == ["no class weights", "β 0.99", "β 0.99, from epoch 160"]
     changes = deltas(frame).set_index("label")
     assert changes["error_delta"].to_dict() == {"softmax_0.99": -2.0, "softmax_0.99_drw160": -5.0}
     assert changes["pairs"].tolist() == [2, 2]

@@ -22,33 +22,33 @@ PLAIN = LossConfig(weighting="uniform")
 def small_protocol(dataset: str) -> list[RunConfig]:
     """ResNet-8 on CIFAR-10 or CIFAR-100 at imbalance 100 and 50, with the paper's recipe shortened to 20 epochs.
 
-    At both: softmax, sigmoid and focal loss (γ = 1), each plain and with the β of the paper's best loss there; softmax
-    weighted by inverse frequency and by its square root. At 50 also softmax with each β of figure 5. At 100 also what
-    came after the paper: weights that are 1 on average over samples, deferred weights, balanced softmax, LDAM with
-    deferred weights, and class-balanced sampling.
+    Softmax, sigmoid and focal loss (γ = 1), each plain and with the β of the paper's best loss there; softmax weighted
+    by inverse frequency and by its square root; and what came after the paper: weights that are 1 on average over
+    samples, deferred weights, balanced softmax, LDAM with deferred weights, and class-balanced sampling. At 50 also
+    softmax with each β of figure 5.
 
     Example:
         >>> runs = small_protocol("cifar100")
         >>> len(runs), [run.label for run in runs[:4]]
-        (24, ['softmax', 'softmax_0.9', 'sigmoid', 'sigmoid_0.9'])
+        (29, ['softmax', 'softmax_0.9', 'sigmoid', 'sigmoid_0.9'])
     """
     check_choice("dataset", dataset, SMALL_DATASETS)
-    # A run that two lists name is there once.
-    return list(dict.fromkeys([*_at_100(dataset), *_at_50(dataset)]))
+    runs = [run for imbalance in (100.0, 50.0) for run in _compared(dataset, imbalance)]
+    runs += [_run(dataset, 50.0, LossConfig(beta=beta)) for beta in BETAS]
+    return list(dict.fromkeys(runs))  # the β of the paper's best loss is one of figure 5, too
 
 
 def small_heads(runs: Sequence[RunConfig]) -> list[RunConfig]:
-    """What can be done after training, for the plain softmax runs among some at imbalance 100, once they are complete.
+    """What can be done after training, for the plain softmax runs among some, once they are complete.
 
     The last layer trained anew on classes drawn alike (cRT), with weights of equal norm (τ = 1), and with adjusted
     logits (τ = 1).
 
     Example:
-        >>> [run.head.label for run in small_heads(small_protocol("cifar10"))]
+        >>> [run.head.label for run in small_heads(small_protocol("cifar10")[:1])]
         ['retrain', 'tau_norm_1', 'logit_adjustment_1']
     """
     parents = [run for run in runs if run.label == "softmax" and run.data.sampling == "shuffled"]
-    parents = [run for run in parents if run.data.subset.imbalance == 100]
     return [
         child
         for parent in parents
@@ -56,24 +56,15 @@ def small_heads(runs: Sequence[RunConfig]) -> list[RunConfig]:
     ]
 
 
-def _at_50(dataset: str) -> list[RunConfig]:
-    return _as_in_the_paper(dataset, 50.0) + [_run(dataset, 50.0, LossConfig(beta=beta)) for beta in BETAS]
-
-
-def _at_100(dataset: str) -> list[RunConfig]:
-    runs = _as_in_the_paper(dataset, 100.0)
-    beta = _paper_beta(dataset, 100.0)
-    others = [LossConfig(beta=beta, normalize="samples"), LossConfig(loss="logit_adjusted", weighting="uniform")]
-    runs += [_run(dataset, 100.0, loss) for loss in others]
-    runs += [_deferred(_run(dataset, 100.0, LossConfig(loss=loss, beta=beta))) for loss in ("softmax", "ldam")]
-    plain = _run(dataset, 100.0, PLAIN)
-    return [*runs, replace(plain, data=replace(plain.data, sampling="class_balanced"))]
-
-
-def _as_in_the_paper(dataset: str, imbalance: float) -> list[RunConfig]:
-    chosen = losses(betas=(None, _paper_beta(dataset, imbalance)), gammas=(1.0,))
+def _compared(dataset: str, imbalance: float) -> list[RunConfig]:
+    beta = _paper_beta(dataset, imbalance)
+    chosen = losses(betas=(None, beta), gammas=(1.0,))
     chosen += [LossConfig(weighting="inverse"), LossConfig(weighting="inverse_sqrt")]
-    return [_run(dataset, imbalance, loss) for loss in chosen]
+    chosen += [LossConfig(beta=beta, normalize="samples"), LossConfig(loss="logit_adjusted", weighting="uniform")]
+    runs = [_run(dataset, imbalance, loss) for loss in chosen]
+    runs += [_deferred(_run(dataset, imbalance, LossConfig(loss=loss, beta=beta))) for loss in ("softmax", "ldam")]
+    plain = _run(dataset, imbalance, PLAIN)
+    return [*runs, replace(plain, data=replace(plain.data, sampling="class_balanced"))]
 
 
 def _run(dataset: str, imbalance: float, loss: LossConfig) -> RunConfig:

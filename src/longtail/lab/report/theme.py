@@ -30,7 +30,7 @@ __all__ = [
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart | alt.HConcatChart
 """What the functions of figures return."""
 
-WIDTH = 235
+WIDTH = 232
 """Of a plot in pixels: with its axis and labels, about 320, which are 8.5 cm at 96 to the inch."""
 
 WIDEST = 340
@@ -39,7 +39,7 @@ WIDEST = 340
 GREY = "#767676"
 """Of what others are compared with; as far from white as from black."""
 
-PLAIN = "without the term"
+PLAIN = "no class weights"
 """What a loss without class weights is called; it is grey everywhere."""
 
 # Okabe and Ito 2008, without the yellow that no white page shows, and grey instead of black.
@@ -96,7 +96,7 @@ def _config(ink: str, background: str) -> dict[str, Any]:
         "font": FONT,
         "padding": 4,
         "view": {"stroke": None, "continuousWidth": WIDTH, "continuousHeight": 170},
-        "axis": text | line | {"titleFontWeight": "normal", "titlePadding": 6, "labelPadding": 3},
+        "axis": text | line | {"titleFontWeight": "normal", "titlePadding": 6, "labelPadding": 3, "labelFlush": False},
         "legend": text
         | {"orient": "top", "titleFontWeight": "normal", "titleAnchor": "start", "titleOrient": "left"}
         | {

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 NAMED = 40
 """Up to so many classes, each has a row with its name; of more, neighbours are taken together."""
 
-GROUP_NAMES = {"many": "many: > 100 images", "medium": "medium: 20 to 100", "few": "few: < 20"}
+GROUP_NAMES = {"many": "many: > 100 images", "medium": "medium: 20 to 100 images", "few": "few: < 20 images"}
 
 BARS = 8
 """Losses in a group; of more, the best one with class weights and its plain partner."""
@@ -118,7 +118,7 @@ def _ranked_recalls(tables: dict[str, Any], images: Any) -> Any:
     chart = alt.Chart(data(rows)).encode(
         x=alt.X(
             "class:Q",
-            title=["class, from most to fewest training images", f"({size:,} classes a point)"],
+            title=[f"class, from {images[0]:,.0f} to {images[-1]:,.0f} training images", f"({size:,} classes a point)"],
             scale=alt.Scale(domain=[1, len(images)], nice=False),
             axis=alt.Axis(format=",d", grid=False, tickCount=6),
         ),
@@ -214,6 +214,8 @@ def _recall(values: Any) -> Row:
 def calibration(frame: pd.DataFrame) -> Chart:
     """Reliability diagram: accuracy over confidence, plain against class-balanced, images of all seeds together.
 
+    The calibration error beside a name is the mean of those of the seeds, as in tables.
+
     Args:
         frame: of :func:`longtail.lab.experiments.load_results`, of one experiment.
 
@@ -228,7 +230,8 @@ def calibration(frame: pd.DataFrame) -> Chart:
     candidates = _with_lists(one_experiment(frame), "calibration")
     runs = best_pair(candidates)
     tables = {name: _bins(runs[runs["name"] == name]) for name in runs["name"].drop_duplicates()}
-    titles = {name: f"{name}: {100 * _gap(bins):.1f}%" for name, bins in tables.items()}
+    gaps = {name: np.mean([_gap(_bins(run)) for _, run in each.groupby("seed")]) for name, each in runs.groupby("name")}
+    titles = {name: f"{name}: {100 * gaps[name]:.1f}%" for name in tables}
     rows = [row for name, bins in tables.items() for row in _bin_rows(titles[name], bins)]
     names = list(titles.values())
     scales = palette(names)

@@ -21,7 +21,7 @@ CURVES = 6
 
 
 def error_over_beta(frame: pd.DataFrame) -> Chart:
-    """Figure 5: test error over β beside the error without the term, a panel for each loss.
+    """Figure 5: test error over β beside the error without class weights, a panel for each loss.
 
     Args:
         frame: of :func:`longtail.lab.experiments.load_results`, of a β sweep at one imbalance.
@@ -50,7 +50,7 @@ def error_over_beta(frame: pd.DataFrame) -> Chart:
     title: dict[str, Any] = {"title": "test error (%)", "scale": alt.Scale(zero=False, nice=True)}
     tips = _tips("loss_name", "term", "error", "spread", "seeds")
     base = alt.Chart().encode(x=x)
-    kinds = [PLAIN, "with it"]
+    kinds = [PLAIN, "class-balanced"]
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=180)
     colour = alt.Color("kind:N", legend=legend, scale=alt.Scale(domain=kinds, range=[GREY, COLOURS[1]]), sort=kinds)
     dash = alt.StrokeDash("kind:N", legend=legend, scale=alt.Scale(domain=kinds, range=[[5, 3], [1, 0]]), sort=kinds)
@@ -70,11 +70,11 @@ def error_over_beta(frame: pd.DataFrame) -> Chart:
     ).properties(width=width, height=110)
     chart = layers.facet(facet=alt.Facet("loss_name:N", title=None, sort=both), columns=columns, spacing=12)
     chart = chart.resolve_axis(x="independent")
-    return styled(chart, "Error with and without the term", about(runs, seeds_said(runs, "bars and band")))
+    return styled(chart, "Test error over β", about(runs, seeds_said(runs, "bars and band")))
 
 
 def _with_and_without(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs of losses that were trained both with the term and without it."""
+    """The runs of losses that were trained both class-balanced and without class weights."""
     plain = runs["weighting"] == "uniform"
     with_term = (runs["weighting"] == "effective") & (runs["normalize"] == "classes") & runs["beta"].notna()
     with_term &= runs["defer_reweighting"].isna() & runs["anneal_beta"].isna()
@@ -82,8 +82,10 @@ def _with_and_without(runs: pd.DataFrame) -> pd.DataFrame:
     names = [set(runs.loc[runs["weighting"] == kind, "loss_name"]) for kind in ("uniform", "effective")]
     chosen = runs[runs["loss_name"].isin(names[0] & names[1])].reset_index(drop=True)
     if chosen.empty:
-        missing = "without it" if not names[0] else "with it" if not names[1] else "of the same loss"
-        raise ConfigError(f"error_over_beta needs complete runs with and without the term: there are none {missing}")
+        missing = "without weights" if not names[0] else "with a β" if not names[1] else "of the same loss"
+        raise ConfigError(
+            f"error_over_beta needs complete runs with and without class weights: there are none {missing}"
+        )
     return chosen
 
 

@@ -157,7 +157,7 @@ FIGURES: Mapping[str, Figure] = {
     "error_over_beta": Figure(
         lambda inputs: error_over_beta(inputs.at_one_imbalance()),
         True,
-        "figure 5: test error over β beside that without the term, each loss",
+        "figure 5: test error over β beside that without class weights, each loss",
     ),
     "training_curves": Figure(
         _training_curves,

@@ -105,7 +105,7 @@ def _betas_names(runs: pd.DataFrame) -> list[str]:
 
 
 def _term(betas: str, weighting: str, beta: float, normalize: str, late: float, span: float) -> str:
-    """What the term is; how weights are scaled, and when they begin, is told where it is not as in the paper."""
+    """The class weights; how they are scaled, and when they begin, is told where it is not as in the paper."""
     if weighting == "uniform":
         return PLAIN
     name = (
@@ -124,8 +124,8 @@ def series(runs: pd.DataFrame) -> list[str]:
     """A name for each run, no longer than what tells the losses and terms apart.
 
     Example:
-        >>> series(pd.DataFrame({"loss_name": ["softmax"] * 2, "term": ["without the term", "β 0.9"]}))
-        ['without the term', 'β 0.9']
+        >>> series(pd.DataFrame({"loss_name": ["softmax"] * 2, "term": ["no class weights", "β 0.9"]}))
+        ['no class weights', 'β 0.9']
     """
     if runs["loss_name"].nunique() == 1 and runs["term"].nunique() > 1:
         return list(runs["term"])
