@@ -92,7 +92,7 @@ def report(content: Content) -> str:
         "# Tuning at the small protocol",
         "",
         f"Long-tailed CIFAR-10 at imbalance {IMBALANCE:g}, ResNet-8, 20 epochs: softmax, plain and with each β of the",
-        f"paper, by cross-validation in {search['folds']} folds of the training images (± over those trained). Beside it",
+        f"paper, by cross-validation in {search['folds']} folds of the training images (± over these). Beside it",
         "the test error of each at the small protocol (± over seeds), which the search did not see.",
         "",
         "| loss | folds trained | balanced accuracy in cross-validation, % | seeds | test error, % |",

@@ -233,3 +233,7 @@ def test_bad_profiles_are_named(arguments, message):
 def test_whole_numbers_of_the_profile_are_not_rounded_down(largest, classes, imbalance):
     steps = [largest >> place for place in range(classes)]
     assert long_tailed_counts(largest, classes, imbalance).tolist() == steps
+
+
+def test_no_class_has_more_than_the_largest_may_have():
+    assert long_tailed_counts(10**15, 2, 1).tolist() == [10**15] * 2

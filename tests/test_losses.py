@@ -411,6 +411,7 @@ def test_a_large_class_outlives_a_narrow_default(dtype):
 def test_weights_of_any_array_are_taken():
     weights = np.array([3.0, 2.0, 1.0])[::-1]
     assert longtail.FocalLoss(weights).class_weight.tolist() == [1, 2, 3]
+    assert longtail.FocalLoss(weights.astype(">f8")).class_weight.tolist() == [1, 2, 3]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert longtail.FocalLoss(pd.Series([1.0, 2.0])).class_weight.tolist() == [1, 2]
@@ -418,5 +419,8 @@ def test_weights_of_any_array_are_taken():
 
 def test_an_ignored_label_may_be_numpys():
     logits, target = torch.randn(3, 5), torch.tensor([0, 4, 255])
+    expected = longtail.SoftmaxCrossEntropy(ignore_index=255)(logits, target)
     numpys = longtail.SoftmaxCrossEntropy(ignore_index=np.int64(255))
-    torch.testing.assert_close(numpys(logits, target), longtail.SoftmaxCrossEntropy(ignore_index=255)(logits, target))
+    torch.testing.assert_close(numpys(logits, target), expected)
+    function = longtail.functional.softmax_cross_entropy
+    torch.testing.assert_close(function(logits, target, ignore_index=np.int64(255)), expected)

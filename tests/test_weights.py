@@ -192,8 +192,15 @@ def test_counts_of_pandas_must_be_in_the_order_of_the_classes():
     with pytest.raises(ValueError, match=r"counts have the index 1, 0, .* pass counts.sort_index\(\), or .*to_numpy"):
         class_weights(labels.value_counts())
     assert class_weights(labels.value_counts().sort_index(), "inverse").tolist() == pytest.approx([1.8, 0.2])
-    with pytest.raises(ValueError, match="counts have the index 0, 2, "):
-        class_weights(pd.Series([0, 2, 2]).value_counts().sort_index())
+    column = pd.Series([0, 2, 2])
+    for gap in (column, column.astype(float), column.astype(object), column.astype("category"), column.to_frame()):
+        with pytest.raises(
+            ValueError, match=r"counts have the index 0(\.0)?, 2(\.0)?, .* pass counts.reindex\(range\(C\)"
+        ):
+            class_weights(gap.value_counts().sort_index())
+    assert class_weights(column.to_frame().replace(2, 1).value_counts().sort_index(), "inverse").tolist() == (
+        pytest.approx([4 / 3, 2 / 3])
+    )
     names = pd.Series(["lynx"] + ["cat"] * 9)
     with pytest.raises(ValueError, match="counts have the index 'lynx', 'cat', "):
         class_weights(names.value_counts(ascending=True))

@@ -177,7 +177,7 @@ def long_tailed_counts(max_count: int, num_classes: int, imbalance: float, profi
     # Division keeps the last class exact, and Python's power, unlike NumPy's, does not depend on SIMD. What it rounds
     # to just below a whole number is that number: 32 images at imbalance 32 in six classes are 32, 16, 8, 4, 2, 1.
     exact = [max_count / float(imbalance) ** float(d) for d in depth]
-    counts = np.array([int(count * (1 + 1e-14)) for count in exact], dtype=np.int64)
+    counts = np.array([min(int(count * (1 + 1e-14)), max_count) for count in exact], dtype=np.int64)
     if counts.min() < 1:
         raise ValueError(
             f"imbalance {imbalance} leaves class {int(np.argmin(counts))} without samples at max_count {max_count}"
@@ -212,13 +212,17 @@ def check_counts(counts: Any) -> FloatArray:
 def _check_order_of_classes(index: Any) -> None:
     """Refuse counts of pandas that are ordered by size, as those of value_counts() are, or that lack a class."""
     names = index.tolist()
-    numbered = index.dtype.kind in "iu"
-    if names != list(range(len(names))) if numbered else not index.is_monotonic_increasing:
-        shown = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
-        raise ValueError(
-            f"counts have the index {shown}, which is not that of classes in order: pass counts.sort_index(), or "
-            "counts.to_numpy() if they are, with a count for each class"
-        )
+    if names and all(isinstance(name, tuple) and len(name) == 1 for name in names):  # of a table with one column
+        names = [name for (name,) in names]
+    numbered = all(isinstance(name, Real) and not isinstance(name, bool) for name in names)
+    if names == list(range(len(names))) if numbered else index.is_monotonic_increasing:
+        return
+    shown = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
+    remedy = "reindex(range(C), fill_value=0)" if numbered and names == sorted(names) else "sort_index()"
+    raise ValueError(
+        f"counts have the index {shown}, which is not that of classes in order: pass counts.{remedy}, or "
+        "counts.to_numpy() if they are, with a count for each class"
+    )
 
 
 def check_no_class_is_absent(counts: FloatArray, remedy: str = "") -> None:
@@ -271,7 +275,10 @@ def to_numpy(values: Any) -> npt.NDArray[Any]:
 
 def to_tensor(values: Any) -> Tensor:
     """Return values as a tensor: a tensor as it is, all else copied, from arrays of any order."""
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.array(to_numpy(values), order="C"))
+    if isinstance(values, Tensor):
+        return values
+    array = to_numpy(values)
+    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
 
 
 def like(source: Any, values: npt.NDArray[Any]) -> Any:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from longtail._checks import check_choice, check_in_unit_interval
+from longtail._checks import check_choice, check_in_unit_interval, check_integer
 from longtail.counts import check_labels_in_range
 from longtail.functional._blocked import RowLoss, compute_dtype, weighted_loss
 
@@ -89,7 +89,8 @@ def own_weight(
     if target.dtype != torch.int64:
         target = target.long()
     if not isinstance(ignore_index, int):
-        raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
+        check_integer("ignore_index", ignore_index)
+        ignore_index = int(ignore_index)
     classes = class_weight.shape[0]
     check = check and target.is_cpu
     if check and not 0 <= ignore_index < classes:

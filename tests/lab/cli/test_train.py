@@ -351,16 +351,17 @@ def test_a_full_disk_is_one_line_that_names_the_file(capsys, tmp_path, monkeypat
     assert "Traceback" not in error
 
 
-def train_briefly(capsys, monkeypatch, folder, *words):
+def train_briefly(capsys, monkeypatch, folder, *words, runs="runs"):
     """Train on images of 16 pixels in a folder; then be in another one, which knows none of its paths."""
     monkeypatch.chdir(folder)
     _, error, code = run(
         capsys,
         *("train", *words, "--recipe", "cifar", "--model", "resnet8", "--epochs", "1", "--batch-size", "4"),
-        *("--image-size", "16", "--workers", "0", "--runs", "runs", "--accelerator", "cpu"),
+        *("--image-size", "16", "--workers", "0", "--runs", runs, "--accelerator", "cpu"),
     )
-    (folder / "elsewhere").mkdir(exist_ok=True)
-    monkeypatch.chdir(folder / "elsewhere")
+    elsewhere = folder / runs / ".." / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    monkeypatch.chdir(elsewhere)
     return error, code
 
 
@@ -431,6 +432,25 @@ def test_lists_test_images_and_their_root_are_found_from_another_folder(capsys, 
     assert RunFolder(head).data()["places"] == RunFolder(path).data()["places"]
     _, error, code = run(capsys, "evaluate", head)
     assert code == 0, error
+
+
+def test_a_run_on_the_folder_it_was_in_is_evaluated_on_its_own_images_from_another(capsys, tmp_path, monkeypatch):
+    """Where it is now has a folder of that name, too: ``.`` is everywhere."""
+    for folder, shades in (("photos", (40, 200)), ("elsewhere", (200, 40))):
+        for name, shade in zip(("dark", "bright"), shades, strict=True):
+            (tmp_path / folder / name).mkdir(parents=True)
+            for place in range(5):
+                Image.new("RGB", (16, 16), (shade + place,) * 3).save(tmp_path / folder / name / f"{place}.png")
+    error, code = train_briefly(capsys, monkeypatch, tmp_path / "photos", "--data", ".", runs="../runs")
+    assert code == 0, error
+    (path,) = (tmp_path / "runs").iterdir()
+    found = {}
+    for folder in ("photos", "elsewhere", "runs"):
+        monkeypatch.chdir(tmp_path / folder)
+        printed, error, code = run(capsys, "evaluate", path, "--json")
+        assert code == 0, error
+        found[folder] = json.loads(printed)["nll"]
+    assert len(set(found.values())) == 1, found
 
 
 def test_processes_that_read_images_leave_signals_to_the_one_that_trains(tmp_path):

@@ -17,6 +17,7 @@ from rich.console import Console
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, RunOptions
 from longtail.lab.data import FoldOptions, SubsetOptions
 from longtail.lab.experiments import ExecutorOptions, SearchOptions, tune
+from longtail.lab.experiments.journal import Journal
 from longtail.lab.experiments.task import Outcome
 from longtail.lab.recipes import cifar, train_command
 from longtail.lab.training import RunFolder, TrainingError
@@ -179,6 +180,21 @@ def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
     assert 100 <= 1 / (1 - result.winner.loss.beta) <= 10_000
 
 
+def test_a_loss_that_tpe_draws_twice_at_once_is_trained_and_shown_once(scored, monkeypatch):
+    plain, weighted = SearchOptions(losses=("softmax",), betas=(0.9,)).space()
+
+    def coarsely(journal, trial):
+        trial.suggest_categorical("loss", ("softmax",))
+        return weighted if trial.suggest_float("prototypes", 1.0, 1e5, log=True) > 1 else plain
+
+    monkeypatch.setattr(Journal, "loss", coarsely)
+    score = noisy(lambda loss: 0.6 if loss == weighted else 0.5)
+    result, executor = scored(score, search="tpe", losses=("softmax",), trials=6, prune=False)
+    assert [candidate.loss for candidate in result.candidates] == [weighted, plain]
+    folds = {config for config in executor.trained if config.data.fold.fold is not None}
+    assert len(folds) == result.runs == 2 * 5
+
+
 def test_it_is_said_once_that_runs_of_another_process_are_waited_for(tmp_path, monkeypatch):
     class Shared(Scored):
         """Another process has each run when it is asked for first."""
@@ -221,6 +237,8 @@ def test_again_nothing_is_searched(scored):
         ({"betas": (1.5,)}, "betas"),
         ({"gammas": (-1.0,)}, "gammas"),
         ({"losses": ("focal",), "gammas": ()}, "gammas must have a value for focal"),
+        ({"losses": ("softmax", "focal"), "gammas": ()}, "gammas must have a value for focal"),
+        ({"search": "tpe", "losses": ("softmax", "ldam"), "trials": 1}, "trials must be at least 2"),
         ({"trials": 3}, "trials would do nothing in the search grid"),
         ({"search": "tpe", "betas": (0.5,)}, "betas would do nothing in the search tpe"),
         ({"search": "tpe", "trials": 0}, "trials"),

@@ -174,9 +174,9 @@ class Journal:
                 state=names[trial.state.name],
                 error=trial.user_attrs.get("error", ""),
             )
-            name = loss.label if self.search.search == "grid" else str(trial.number)
-            if name not in found or states.index(candidate.state) < states.index(found[name].state):
-                found[name] = candidate
+            known = found.get(loss.label)  # a search may draw a loss twice
+            if known is None or states.index(candidate.state) < states.index(known.state):
+                found[loss.label] = candidate
         places = list(self.space)
         return sorted(
             found.values(),

@@ -51,10 +51,13 @@ class SearchOptions:
         for gamma in self.gammas:
             check_non_negative("gammas", gamma)
         check_in_unit_interval("prune_threshold", self.prune_threshold)
-        if not self.space():
-            raise ValueError(f"gammas must have a value for {' and '.join(self.losses)}")
+        there = {loss.loss for loss in self.space()}
+        if missing := [name for name in self.losses if name not in there]:
+            raise ValueError(f"gammas must have a value for {' and '.join(missing)}")
         if self.trials is not None:
             check_positive_integer("trials", self.trials)
+            if self.trials < len(there):
+                raise ValueError(f"trials must be at least {len(there)}: each loss is tried plain first")
         idle = {
             "grid": ("trials",),
             "tpe": ("betas", "gammas"),

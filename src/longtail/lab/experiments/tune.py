@@ -136,8 +136,8 @@ class _Tuning:
     journal: Journal
     executor: Executor
     console: Console
-    open: dict[RunConfig, tuple[optuna.Trial, Candidate]] = field(default_factory=dict)
-    """What this process has submitted."""
+    open: dict[RunConfig, list[tuple[optuna.Trial, Candidate]]] = field(default_factory=dict)
+    """What this process has submitted, and for which trials: a search may draw a loss twice."""
     waits: bool = False
     """Whether it was said that another process has something that this one waits for."""
 
@@ -208,11 +208,15 @@ class _Tuning:
 
     def _submit(self, trial: optuna.Trial, candidate: Candidate) -> None:
         config = _fold_run(self.configure(candidate.loss), len(candidate.scores), self.folds)
-        self.open[config] = (trial, candidate)
-        self.executor.submit("train", config)
+        if config not in self.open:
+            self.executor.submit("train", config)
+        self.open.setdefault(config, []).append((trial, candidate))
 
     def _finished(self, config: RunConfig, outcome: Outcome) -> None:
-        trial, candidate = self.open.pop(config)
+        for trial, candidate in self.open.pop(config):
+            self._scored(trial, candidate, config, outcome)
+
+    def _scored(self, trial: optuna.Trial, candidate: Candidate, config: RunConfig, outcome: Outcome) -> None:
         if outcome.kind == "failed":
             candidate.state, candidate.error = "failed", outcome.message
         else:

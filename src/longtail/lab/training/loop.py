@@ -73,8 +73,9 @@ def train(
             console.print(f"{folder.path} is complete already: nothing was trained", soft_wrap=True)
         return folder.path
     # First the data: a run that cannot start leaves no folder, and says why once, before it starts other processes.
+    # Images that are named here are those: what was begun with others is refused.
     source = folder if config.head.head_of is None else RunFolder(options.runs / config.head.head_of)
-    here = source.placed(config)
+    here = config if source is folder and config.data.places_exist else source.placed(config)
     dataset, subset = open_data(here, options.data_dir, console)
     fabric = make_fabric(config.precision, options.accelerator, devices)
     console = console if fabric.is_global_zero else None

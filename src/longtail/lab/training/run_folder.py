@@ -147,10 +147,9 @@ class RunFolder:
         write_atomically(self.metrics_file, "".join(json.dumps(epoch) + "\n" for epoch in epochs))
 
     def placed(self, config: RunConfig) -> RunConfig:
-        """With your own images where they were when this run began, if they are not to be found from here."""
-        missing = [name for name, place in config.data.places.items() if not place.exists()]
-        began = self.data().get("places", {}) if missing and self.data_file.exists() else {}
-        return with_values(config, {name: began[name] for name in missing if name in began})
+        """With your own images where they were when this run began, if all are there still; else as seen from here."""
+        began = self.data().get("places", {}) if self.data_file.exists() else {}
+        return with_values(config, began) if all(Path(place).exists() for place in began.values()) else config
 
     def write_data(self, dataset: ImageDataset, subset: LongTailedSubset, data: DataConfig) -> None:
         """Keep what is trained on: which images, the class index, how images are prepared, and where files are."""
