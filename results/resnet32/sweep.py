@@ -2,7 +2,7 @@
 
 Long-tailed CIFAR-10 at imbalance 100, ResNet-32, the paper's recipe shortened to 30 epochs: plain softmax,
 class-balanced softmax and focal loss, class-balanced softmax from the first drop of the learning rate on, and balanced
-softmax. Then the softmax ones with twice as many epochs.
+softmax; plain and balanced softmax with a second seed. Then the softmax ones with twice as many epochs.
 """
 
 from dataclasses import replace
@@ -34,6 +34,8 @@ sweep = [
     run(FOCAL, 30),
     deferred(run(BALANCED, 30)),
     run(LOGIT_ADJUSTED, 30),
+    replace(run(PLAIN, 30), seed=1),
+    replace(run(LOGIT_ADJUSTED, 30), seed=1),
     run(PLAIN, 60),
     run(BALANCED, 60),
     deferred(run(BALANCED, 60)),
