@@ -116,7 +116,7 @@ def threads(folder: Path, repeats: int) -> Result:
     for _ in range(repeats):
         for model in ("resnet8", "resnet32"):
             for cpus in (1, 2):
-                config = replace(cifar(DataConfig(data="cifar10"), LossConfig()), model=model)
+                config = replace(cifar(DataConfig(name="cifar10"), LossConfig()), model=model)
                 options = RunOptions(data_dir=folder, accelerator="cpu")
                 with LocalExecutor(ExecutorOptions(cpus_per_run=cpus), options) as executor:
                     for _ in range(executor.slots):

@@ -62,14 +62,14 @@ def compared(found: Content, protocol: pd.DataFrame) -> Content:
         found: what the search wrote.
         protocol: the runs of the small protocol.
     """
-    labels = {candidate["label"] for candidate in found["candidates"]}
-    tried = (protocol["data"] == "cifar10") & (protocol["imbalance"] == IMBALANCE) & protocol["label"].isin(labels)
+    labels = {candidate["method"] for candidate in found["candidates"]}
+    tried = (protocol["data"] == "cifar10") & (protocol["imbalance"] == IMBALANCE) & protocol["method"].isin(labels)
     # Some have the same loss, and differ in what the search leaves as it is.
     tried &= (protocol["normalize"] == "classes") & (protocol["sampling"] == "shuffled")
     tried &= protocol["defer_reweighting"].isna() & protocol["head_method"].isna()
-    tested = {row["label"]: row for row in to_records(summarize_results(protocol[tried]))}
+    tested = {row["method"]: row for row in to_records(summarize_results(protocol[tried]))}
     best = min(tested, key=lambda label: tested[label]["error_mean"])
-    picked = found["winner"]["label"]
+    picked = found["winner"]["method"]
     return {
         "picked": picked,
         "best_on_test": best,
@@ -77,8 +77,8 @@ def compared(found: Content, protocol: pd.DataFrame) -> Content:
         # Of all folds but one each, and then of the winner on all images.
         "cost_in_trainings": found["runs"] * (found["folds"] - 1) / found["folds"] + 1,
         "candidates": [
-            {name: candidate[name] for name in ("label", "state", "balanced_accuracy", "spread", "scores")}
-            | {name: tested[candidate["label"]][name] for name in ("n", "error_mean", "error_std")}
+            {name: candidate[name] for name in ("method", "state", "balanced_accuracy", "spread", "scores")}
+            | {name: tested[candidate["method"]][name] for name in ("n", "error_mean", "error_std")}
             for candidate in found["candidates"]
         ],
         "search": {name: found[name] for name in ("folds", "runs", "runs_without_pruning", "test", "search")},

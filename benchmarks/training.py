@@ -142,7 +142,7 @@ def speed(folder: Path, quick: bool, compiled: bool) -> Result:
 def cifar_config(seed: int, images: int) -> RunConfig:
     """One epoch of 2 × ``images`` training images of CIFAR-10, 10 classes."""
     subset = SubsetOptions(max_count=max(1, images * 2 // 10))
-    config = cifar(DataConfig(data="cifar10", subset=subset), LossConfig(weighting="uniform"), 1)
+    config = cifar(DataConfig(name="cifar10", subset=subset), LossConfig(), 1)
     return replace(config, seed=seed)
 
 

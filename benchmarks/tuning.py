@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import circumstances, described
-from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions
+from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions
 from longtail.lab.data import FoldOptions, SubsetOptions
 from longtail.lab.experiments import SearchOptions, TuneResult, losses, tune
 from longtail.lab.recipes import cifar
@@ -52,12 +52,12 @@ def one_search(arguments: argparse.Namespace, seed: int) -> Result:
         fold = FoldOptions(folds=arguments.folds, fold_seed=seed)
         data = DataConfig(subset=SubsetOptions(imbalance=arguments.imbalance), fold=fold)
         config = cifar(data, loss, arguments.epochs)
-        return replace(config, model="resnet8", optimizer=replace(config.optimizer, batch_size=32))
+        return replace(config, model=ModelConfig(name="resnet8"), optimizer=replace(config.optimizer, batch_size=32))
 
     options = RunOptions(runs=arguments.runs, accelerator="cpu")
     full = tune(configure, SearchOptions(prune=False), options)
-    scores = {candidate.loss.label: candidate.mean for candidate in full.candidates}
-    print(f"folds {seed}: {full.winner.loss.label}", flush=True)
+    scores = {candidate.loss.slug: candidate.mean for candidate in full.candidates}
+    print(f"folds {seed}: {full.winner.loss.slug}", flush=True)
     pruned = {}
     for threshold in THRESHOLDS:
         found = tune(configure, SearchOptions(prune_threshold=threshold), options)
@@ -66,12 +66,12 @@ def one_search(arguments: argparse.Namespace, seed: int) -> Result:
 
 
 def outcome(found: TuneResult, full: TuneResult, scores: dict[str, float]) -> Result:
-    label = found.winner.loss.label
+    label = found.winner.loss.slug
     return {
         "winner": label,
-        "same": label == full.winner.loss.label,
+        "same": label == full.winner.loss.slug,
         "cost": found.runs / full.runs,
-        "score_lost": scores[full.winner.loss.label] - scores[label],
+        "score_lost": scores[full.winner.loss.slug] - scores[label],
         "test_balanced_accuracy": found.test["balanced_accuracy"],
     }
 

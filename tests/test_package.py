@@ -37,7 +37,7 @@ PUBLIC = {
     "longtail.theory": "expected_volume marginal_contribution simulate_covering",
     "longtail.lab.data": """
         Batch CATALOG DataError FoldOptions GROUPS ImageDataset ImageFiles InMemoryImages Loader LongTailedSubset
-        OwnImages Shard SubsetOptions
+        ImageFolderOptions Shard SubsetOptions
         broken_images class_groups data_folder evaluation_loader fetch_dataset in_order long_tailed_subset open_dataset
         shuffled summarize training_loader
     """,

@@ -20,7 +20,7 @@ def losses(name: str) -> list[LossConfig]:
     asked = [row for row in advice if (row["name"], row["flags"], row["quantile"]) == (name, "--imbalance 100", 0.5)]
     of_network = [LossConfig(betas=tuple(row["betas"])) for row in asked if row["features"].startswith("features of")]
     return [
-        LossConfig(weighting="uniform"),
+        LossConfig(),
         LossConfig(beta=0.999),
         *(LossConfig(beta=row["beta"]) for row in asked),
         *of_network,
@@ -29,7 +29,7 @@ def losses(name: str) -> list[LossConfig]:
 
 sweep = [
     replace(
-        cifar(DataConfig(data=name, subset=SubsetOptions(imbalance=100)), loss, epochs=20),
+        cifar(DataConfig(name=name, subset=SubsetOptions(imbalance=100)), loss, epochs=20),
         model="resnet8",
         seed=seed,
         test_every=5,

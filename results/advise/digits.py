@@ -18,10 +18,10 @@ advice = json.loads(Path(__file__).with_name("advise.json").read_text(encoding="
     if (row["name"], row["flags"], row["quantile"]) == ("digits", "--imbalance 50", 0.5) and row["network"]
 )
 losses = [
-    LossConfig(weighting="uniform"),
+    LossConfig(),
     LossConfig(beta=0.999),
     LossConfig(beta=asked["beta"]),
     LossConfig(betas=tuple(asked["betas"])),
 ]
-data = DataConfig(data="digits", subset=SubsetOptions(imbalance=50))
+data = DataConfig(name="digits", subset=SubsetOptions(imbalance=50))
 sweep = [replace(cifar(data, loss, epochs=40), model="resnet8", seed=seed) for seed in range(8) for loss in losses]

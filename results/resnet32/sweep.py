@@ -7,20 +7,20 @@ softmax; plain and balanced softmax with a second seed. Then the softmax ones wi
 
 from dataclasses import replace
 
-from longtail.lab.config import DataConfig, LossConfig, RunConfig
+from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunConfig
 from longtail.lab.data import SubsetOptions
 from longtail.lab.recipes import cifar
 
-PLAIN = LossConfig(weighting="uniform")
+PLAIN = LossConfig()
 BALANCED = LossConfig(beta=0.9999)
-FOCAL = LossConfig(loss="focal", gamma=1.0, beta=0.9999)
-LOGIT_ADJUSTED = LossConfig(loss="logit_adjusted", weighting="uniform")
+FOCAL = LossConfig(name="focal", gamma=1.0, beta=0.9999)
+LOGIT_ADJUSTED = LossConfig(name="logit_adjusted")
 
 
 def run(loss: LossConfig, epochs: int) -> RunConfig:
     """With the paper's network."""
-    config = cifar(DataConfig(data="cifar10", subset=SubsetOptions(imbalance=100)), loss, epochs)
-    return replace(config, model="resnet32", test_every=5)
+    config = cifar(DataConfig(name="cifar10", subset=SubsetOptions(imbalance=100)), loss, epochs)
+    return replace(config, model=ModelConfig(name="resnet32"), test_every=5)
 
 
 def deferred(config: RunConfig) -> RunConfig:

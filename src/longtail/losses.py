@@ -51,14 +51,20 @@ class LossKind(NamedTuple):
     """Whether it takes the samples per class itself, beside the weights that are made of them."""
     is_sigmoid: bool = False
     """Whether each class is a question of its own, answered by a sigmoid."""
+    scheme: str = "effective"
+    """Class weights unless others are asked for: a loss that corrects for the class prior itself has none."""
 
+
+DEFAULT_BETA = 0.999
 
 LOSSES = {
     "softmax": LossKind(functional.softmax_cross_entropy),
     "sigmoid": LossKind(functional.sigmoid_cross_entropy, is_sigmoid=True),
     "focal": LossKind(functional.focal_loss, {"gamma": 0.5}, is_sigmoid=True),
     "softmax_focal": LossKind(functional.softmax_focal_loss, {"gamma": 0.5}),
-    "logit_adjusted": LossKind(functional.logit_adjusted_cross_entropy, {"tau": 1.0}, needs_counts=True),
+    "logit_adjusted": LossKind(
+        functional.logit_adjusted_cross_entropy, {"tau": 1.0}, needs_counts=True, scheme="uniform"
+    ),
     "ldam": LossKind(functional.ldam_loss, {"max_margin": 0.5, "scale": 30.0}, needs_counts=True),
     "asymmetric": LossKind(
         functional.asymmetric_loss, {"gamma_negative": 4.0, "gamma_positive": 0.0, "clip": 0.05}, is_sigmoid=True
@@ -101,7 +107,8 @@ class ClassBalancedLoss(Loss):
             them themselves, too, and keep them as a buffer.
         loss: ``"softmax"``, ``"sigmoid"``, ``"focal"``, ``"softmax_focal"``, ``"logit_adjusted"``, ``"ldam"`` or
             ``"asymmetric"``: the functions of :mod:`longtail.functional`.
-        beta: β in [0, 1], one for all or one per class: 0 gives no re-weighting, 1 inverse frequency.
+        beta: β in [0, 1], one for all or one per class: 0 gives no re-weighting, 1 inverse frequency. Default 0.999;
+            with ``"logit_adjusted"``, which corrects for the class prior itself, no weights unless β is given.
         gamma: γ ≥ 0 of the focal and softmax_focal losses, default 0.5; the other losses have none.
         tau: τ ≥ 0 of the logit_adjusted loss, default 1.
         max_margin, scale: of the ldam loss, default 0.5 and 30.
@@ -128,7 +135,7 @@ class ClassBalancedLoss(Loss):
         self,
         counts: Any,
         loss: str = "softmax",
-        beta: Any = 0.999,
+        beta: Any = None,
         gamma: float | None = None,
         *,
         tau: float | None = None,
@@ -137,7 +144,7 @@ class ClassBalancedLoss(Loss):
         gamma_negative: float | None = None,
         gamma_positive: float | None = None,
         clip: float | None = None,
-        scheme: str = "effective",
+        scheme: str | None = None,
         normalize: str = "classes",
         absent: str = "error",
         label_smoothing: float = 0.0,
@@ -149,6 +156,9 @@ class ClassBalancedLoss(Loss):
         given |= {"gamma_negative": gamma_negative, "gamma_positive": gamma_positive, "clip": clip}
         own = _own_options(loss, given)
         kind = LOSSES[loss]
+        if scheme is None:
+            scheme = kind.scheme if beta is None else "effective"
+        beta = DEFAULT_BETA if beta is None else beta
         weights = class_weights(counts, scheme, beta, normalize, absent)
         own_counts = counts if kind.needs_counts else None
         super().__init__(kind.function, weights, label_smoothing, ignore_index, reduction, own_counts, **own)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longtail.lab.config import (
-    OWN_OPTIONS,
+    LOSS_KWARGS,
     ConfigError,
     DataConfig,
     LossConfig,
@@ -16,10 +16,10 @@ from longtail.lab.config import (
     RunConfig,
     RunOptions,
     field_places,
-    with_values,
+    with_fields,
 )
-from longtail.lab.data import OwnImages, SubsetOptions
-from longtail.lab.recipes import RECIPES, cifar, default_recipe, large
+from longtail.lab.data import ImageFolderOptions, SubsetOptions
+from longtail.lab.recipes import RECIPES, cifar, default_recipe, imagenet
 from longtail.losses import LOSSES
 
 losses = st.one_of(
@@ -35,13 +35,13 @@ configs = st.builds(
         DataConfig,
         data=st.sampled_from(["cifar10", "päth/to images", "a/b.txt"]),
         subset=st.builds(SubsetOptions, imbalance=st.none() | st.floats(1, 1e4), subset_seed=st.integers(0, 9)),
-        own=st.builds(OwnImages, class_depth=st.none() | st.integers(1, 3)),
+        own=st.builds(ImageFolderOptions, class_depth=st.none() | st.integers(1, 3)),
     ),
     loss=losses,
     optimizer=st.builds(
         OptimizerConfig,
         epochs=st.integers(1, 300),
-        learning_rate=st.floats(1e-6, 10),
+        lr=st.floats(1e-6, 10),
         milestones=st.lists(st.floats(0, 300), max_size=4).map(lambda values: tuple(sorted(values))),
     ),
     seed=st.integers(0, 2**32 - 1),
@@ -72,8 +72,8 @@ def test_a_whole_number_is_the_same_as_the_float():
 
 def test_what_is_not_given_is_the_default_and_has_its_id():
     assert (
-        RunConfig(loss=LossConfig(loss="focal")).run_id
-        == RunConfig(loss=LossConfig(loss="focal", beta=0.999, gamma=0.5)).run_id
+        RunConfig(loss=LossConfig(name="focal")).run_id
+        == RunConfig(loss=LossConfig(name="focal", beta=0.999, gamma=0.5)).run_id
     )
 
 
@@ -148,7 +148,7 @@ def test_the_canonical_json_is_what_it_was():
     """Runs are found by their id: a change of form must come with a new version."""
     assert RunConfig().run_id == "digits-resnet32-softmax_0.999-s0-c3aa974421"
     assert cifar(epochs=1).run_id == "digits-resnet32-softmax_0.999-s0-60aeb9e367"
-    assert large(loss=LossConfig(loss="focal")).run_id == "digits-resnet50-focal_0.5_0.999-s0-2bfb6a5ce3"
+    assert imagenet(loss=LossConfig(name="focal")).run_id == "digits-resnet50-focal_0.5_0.999-s0-2bfb6a5ce3"
     assert set(json.loads(RunConfig().to_json())) == {
         *("version", "data", "model", "loss", "optimizer", "seed", "test_every", "precision", "compile"),
         *("sync_batch_norm", "head"),
@@ -158,63 +158,63 @@ def test_the_canonical_json_is_what_it_was():
 def test_runs_from_before_sampling_and_heads_have_the_same_ids():
     assert cifar(epochs=1).run_id == "digits-resnet32-softmax_0.999-s0-60aeb9e367"
     assert DataConfig(sampling="effective") == DataConfig(sampling="effective", sampling_beta=0.999)
-    sampled = with_values(RunConfig(), {"sampling": "effective", "sampling_beta": 0.9})
+    sampled = with_fields(RunConfig(), {"sampling": "effective", "sampling_beta": 0.9})
     assert sampled.run_id.startswith("digits-resnet32-softmax_0.999-effective_0.9-s0-")
 
 
 def test_the_name_of_a_run_tells_how_images_are_mixed():
-    mixed = with_values(RunConfig(), {"mixup": 0.2, "cutmix": 1.0})
+    mixed = with_fields(RunConfig(), {"mixup": 0.2, "cutmix": 1.0})
     assert mixed.run_id.startswith("digits-resnet32-softmax_0.999-mixup_0.2-cutmix_1-s0-")
 
 
 def test_labels_name_the_loss_as_the_paper_does():
-    assert LossConfig(loss="focal", gamma=0.5, beta=0.999).label == "focal_0.5_0.999"
-    assert LossConfig(loss="sigmoid", weighting="uniform").label == "sigmoid"
+    assert LossConfig(name="focal", gamma=0.5, beta=0.999).label == "focal_0.5_0.999"
+    assert LossConfig(name="sigmoid", weighting="uniform").label == "sigmoid"
     assert LossConfig(weighting="inverse_sqrt").label == "softmax_inverse_sqrt"
 
 
 def test_labels_name_options_that_are_not_usual():
-    assert LossConfig(loss="softmax_focal", gamma=2).label == "softmax_focal_2_0.999"
-    assert LossConfig(loss="ldam", weighting="uniform").label == "ldam"
-    assert LossConfig(loss="ldam", scale=20, beta=0.9).label == "ldam_scale20_0.9"
-    assert LossConfig(loss="asymmetric", gamma_positive=1, clip=0).label == "asymmetric_gamma_positive1_clip0_0.999"
+    assert LossConfig(name="softmax_focal", gamma=2).label == "softmax_focal_2_0.999"
+    assert LossConfig(name="ldam", weighting="uniform").label == "ldam"
+    assert LossConfig(name="ldam", scale=20, beta=0.9).label == "ldam_scale20_0.9"
+    assert LossConfig(name="asymmetric", gamma_positive=1, clip=0).label == "asymmetric_gamma_positive1_clip0_0.999"
 
 
 def test_runs_from_before_the_options_of_other_losses_keep_their_ids():
     assert cifar(epochs=1).run_id == "digits-resnet32-softmax_0.999-s0-60aeb9e367"
-    assert cifar(loss=LossConfig(loss="sigmoid", weighting="inverse")).run_id.endswith("-12bcc03604")
-    large_run = large(DataConfig(data="inaturalist2018"), LossConfig(loss="focal", beta=0.99))
+    assert cifar(loss=LossConfig(name="sigmoid", weighting="inverse")).run_id.endswith("-12bcc03604")
+    large_run = imagenet(DataConfig(name="inaturalist2018"), LossConfig(name="focal", beta=0.99))
     assert large_run.run_id == "inaturalist2018-resnet50-focal_0.5_0.99-s0-011b86e90d"
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_options_of_a_loss_are_filled_told_apart_and_refused_elsewhere(loss):
-    usual = LossConfig(loss=loss)
+    usual = LossConfig(name=loss)
     assert usual.own_options == LOSSES[loss].options
-    for name in OWN_OPTIONS:
+    for name in LOSS_KWARGS:
         if name not in LOSSES[loss].options:
             with pytest.raises(ConfigError, match=f"{name} 0.25 would do nothing: only the loss"):
-                LossConfig(loss=loss, **{name: 0.25})
+                LossConfig(name=loss, **{name: 0.25})
             continue
-        changed = LossConfig(loss=loss, **{name: 0.25})
+        changed = LossConfig(name=loss, **{name: 0.25})
         assert changed.label != usual.label
         assert replace(cifar(), loss=changed).run_id != replace(cifar(), loss=usual).run_id
         with pytest.raises(ConfigError, match=f"{name} must be"):
-            LossConfig(loss=loss, **{name: -1.0})
+            LossConfig(name=loss, **{name: -1.0})
 
 
 def test_the_schedule_of_the_cifar_recipe():
     """Warm-up over 5 epochs per step, × 0.01 at 160 and 180, as in the authors' code."""
     optimizer = cifar().optimizer
-    rates = [optimizer.learning_rate_at(epoch) for epoch in (0, 1, 2.5, 5, 100, 159.99, 160, 179.9, 180, 199.9)]
+    rates = [optimizer.lr_at(epoch) for epoch in (0, 1, 2.5, 5, 100, 159.99, 160, 179.9, 180, 199.9)]
     assert rates == pytest.approx([0, 0.02, 0.05, 0.1, 0.1, 0.1, 1e-3, 1e-3, 1e-5, 1e-5])
     assert (optimizer.epochs, optimizer.batch_size, optimizer.momentum) == (200, 128, 0.9)
     assert (optimizer.weight_decay, optimizer.decay_norms, optimizer.nesterov) == (2e-4, True, False)
     twice = replace(optimizer, batch_size=256)
-    assert twice.learning_rate_at(100) == pytest.approx(0.2)
+    assert twice.lr_at(100) == pytest.approx(0.2)
     short = cifar(epochs=20).optimizer
-    assert [short.learning_rate_at(epoch / 10) for epoch in (0, 1, 2.5, 5, 100, 159.99, 160, 180)] == pytest.approx(
-        [optimizer.learning_rate_at(epoch) for epoch in (0, 1, 2.5, 5, 100, 159.99, 160, 180)]
+    assert [short.lr_at(epoch / 10) for epoch in (0, 1, 2.5, 5, 100, 159.99, 160, 180)] == pytest.approx(
+        [optimizer.lr_at(epoch) for epoch in (0, 1, 2.5, 5, 100, 159.99, 160, 180)]
     )
 
 
@@ -229,9 +229,9 @@ def test_the_schedule_of_the_cifar_recipe():
 )
 def test_the_schedule_of_the_large_recipe(data, loss, rate):
     """Goyal et al.: 0.1 for each 256 images, × 0.1 at 30, 60 and 80; with the focal loss 2 and 4 times as much."""
-    config = large(DataConfig(data=data), LossConfig(loss=loss))
+    config = imagenet(DataConfig(name=data), LossConfig(name=loss))
     optimizer = config.optimizer
-    rates = [optimizer.learning_rate_at(epoch) for epoch in (2.5, 5, 29, 30, 60, 80)]
+    rates = [optimizer.lr_at(epoch) for epoch in (2.5, 5, 29, 30, 60, 80)]
     assert rates == pytest.approx([rate / 2, rate, rate, rate / 10, rate / 100, rate / 1000])
     assert (optimizer.epochs, optimizer.batch_size, optimizer.nesterov, optimizer.weight_decay) == (
         90,
@@ -292,10 +292,10 @@ def other_value(name, value):
 
 
 def test_every_value_but_the_version_is_in_the_id():
-    base = with_values(RunConfig(), {"loss": "focal"})
+    base = with_fields(RunConfig(), {"loss": "focal"})
     ids = {base.run_id}
     for name, place in field_places().items():
-        if name == "version" or name in set(OWN_OPTIONS) - {"gamma"}:  # the focal loss has no other
+        if name == "version" or name in set(LOSS_KWARGS) - {"gamma"}:  # the focal loss has no other
             continue
         value = base
         for part in place:
@@ -308,7 +308,7 @@ def test_every_value_but_the_version_is_in_the_id():
             "head_method": {"head_of": "another"},
             "head_tau": {"head_of": "parent", "head_method": "tau_norm"},
         }
-        changed = with_values(base, {name: other_value(name, value)} | together.get(name, {}))
+        changed = with_fields(base, {name: other_value(name, value)} | together.get(name, {}))
         assert changed != base, name
         assert changed.run_id not in ids, name
         assert RunConfig.from_json(changed.to_json()).run_id == changed.run_id
@@ -340,4 +340,4 @@ def test_a_test_follows_the_last_epoch_whatever_was_asked_for():
 
 @pytest.mark.parametrize(("data", "name"), [("..", "data"), (".", "data"), (".hidden", "hidden"), ("a/.b.c", "b")])
 def test_no_run_is_hidden(data, name):
-    assert RunConfig(data=DataConfig(data=data)).run_id.startswith(f"{name}-resnet32-")
+    assert RunConfig(data=DataConfig(name=data)).run_id.startswith(f"{name}-resnet32-")

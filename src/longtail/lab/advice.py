@@ -15,6 +15,7 @@ from longtail.counts import FloatArray, IntArray
 from longtail.lab.config import ConfigError
 from longtail.lab.data import Batch, ImageDataset, ImageFiles, evaluation_loader, training_loader
 from longtail.lab.training import LoadedRun, RunFolder
+from longtail.lab.training.build import input_size
 from longtail.prototypes import PrototypeEstimate, estimate_prototypes
 from longtail.weights import class_weights
 
@@ -100,7 +101,7 @@ def advise(dataset: ImageDataset, run: LoadedRun | None = None, quantile: float 
     check_in_unit_interval("quantile", quantile)
     size = THUMBNAIL
     if run is not None:
-        dataset, size = _as_seen_by(run, dataset), run.config.data.image_size
+        dataset, size = _as_seen_by(run, dataset), input_size(run.config)
     features = pixel_features(dataset, seed) if run is None else network_features(run)
     loader = evaluation_loader(dataset, BATCH, images=dataset.train, image_size=size)
     points = _embed(loader.epoch(0), features)

@@ -7,7 +7,7 @@ import pytest
 
 from longtail.lab.cli import main
 from longtail.lab.cli.advise import _command, _config
-from longtail.lab.config import ConfigError, DataConfig, LossConfig, with_values
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, with_fields
 from longtail.lab.data import SubsetOptions
 from longtail.lab.experiments import expand, load_results
 from longtail.lab.experiments.aggregate import deltas
@@ -58,7 +58,7 @@ def test_the_table_ends_with_commands_that_train(capsys, tmp_path):
 
 @pytest.mark.parametrize("late", [{"defer_reweighting": 3.0}, {"defer_reweighting": 2.0, "anneal_beta": 3.0}])
 def test_a_run_whose_weights_came_late_lends_its_schedule_where_there_are_such_weights(late):
-    config = with_values(small_config(), late)
+    config = with_fields(small_config(), late)
     assert "--defer-reweighting" in _command(config, 0.9)
     assert ("--anneal-beta" in _command(config, 0.9)) == ("anneal_beta" in late)
     command = _command(config, betas=BETAS)
@@ -67,12 +67,12 @@ def test_a_run_whose_weights_came_late_lends_its_schedule_where_there_are_such_w
     for plain in (_command(config, 0.0), _command(config, betas=(0.0,) * 10)):
         assert "--defer-reweighting" not in plain
     with pytest.raises(ConfigError, match="would do nothing: there are no class weights"):
-        with_values(small_config(), {"betas": [0.0] * 10, "defer_reweighting": 3.0})
+        with_fields(small_config(), {"betas": [0.0] * 10, "defer_reweighting": 3.0})
 
 
 def test_the_command_trains_a_whole_network_on_all_images():
     data = DataConfig(subset=SubsetOptions(imbalance=20.0))
-    run = with_values(small_config(), {"folds": 3, "fold": 1})
+    run = with_fields(small_config(), {"folds": 3, "fold": 1})
     assert _config(data, run) == small_config()
     assert _config(data, rebalanced(run, "tau_norm")) == small_config()
     afresh = _config(data, retrained(run))
@@ -108,11 +108,11 @@ def test_a_loss_with_betas_has_their_weights():
     counts = np.arange(10, 110, 10)
     loss = build_loss(small_config(loss=LossConfig(betas=BETAS)), counts)
     assert loss.class_weight.numpy() == pytest.approx(class_weights(counts, beta=BETAS), rel=1e-6)
-    assert small_config(loss=LossConfig(betas=BETAS)).loss.label == "softmax_betas"
+    assert small_config(loss=LossConfig(betas=BETAS)).loss.slug == "softmax_betas"
 
 
 @pytest.mark.parametrize(
-    ("base", "flags", "label"),
+    ("base", "flags", "method"),
     [
         ({"beta": 0.9}, ["--betas", *map(str, BETAS)], "softmax_betas"),
         ({"anneal_beta": 2.0, "defer_reweighting": 2.0}, ["--betas", *map(str, BETAS)], "softmax_betas_drw2"),
@@ -123,7 +123,7 @@ def test_a_loss_with_betas_has_their_weights():
     ],
 )
 def test_a_flag_for_beta_takes_the_place_of_what_a_config_file_says(tmp_path, base, flags, label):
-    (tmp_path / "config.json").write_text(with_values(small_config(), base).to_json())
+    (tmp_path / "config.json").write_text(with_fields(small_config(), base).to_json())
     arguments = ["--config", str(tmp_path), *flags]
     assert parsed(arguments).label == label
 
@@ -144,7 +144,7 @@ def test_a_sweep_takes_one_list_of_betas_or_several(tmp_path):
     several = expand({"betas": [list(BETAS), [0.5] * 10]})
     assert len({config.run_id for config in several}) == 2
     mixed = expand({"betas": list(BETAS), "weighting": ["effective", "uniform"]})
-    assert [config.loss.label for config in mixed] == ["softmax_betas", "softmax"]
+    assert [config.loss.slug for config in mixed] == ["softmax_betas", "softmax"]
 
 
 def test_a_sweep_leaves_out_what_does_nothing_beside_betas():
@@ -158,10 +158,10 @@ def test_a_sweep_leaves_out_what_does_nothing_beside_betas():
 def test_results_of_betas_are_compared_with_the_plain_loss(tmp_path):
     from tests.lab.experiments.test_results import run_of, write_run
 
-    for loss, error in ((LossConfig(betas=BETAS), 20.0), (LossConfig(weighting="uniform"), 25.0)):
+    for loss, error in ((LossConfig(betas=BETAS), 20.0), (LossConfig(), 25.0)):
         write_run(tmp_path, run_of(loss), error=error)
     table = deltas(load_results(tmp_path))
-    assert table[["label", "error_delta"]].values.tolist() == [["softmax_betas", -5.0]]
+    assert table[["method", "error_delta"]].values.tolist() == [["softmax_betas", -5.0]]
 
 
 def test_where_no_image_is_alone_it_is_said(capsys):

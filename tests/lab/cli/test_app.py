@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from longtail.lab.cli.parse import parse
 
 from longtail.lab.cli.app import COMMANDS
 from longtail.lab.cli.data import COMMANDS as DATA
-from longtail.lab.cli.parse import parse
 from tests.lab.cli.test_data import run
 
 ALL = [*(name for name in COMMANDS if name != "data"), *(f"data {name}" for name in DATA)]

@@ -288,7 +288,7 @@ def test_ascii_and_closed_outputs_are_no_reason_to_fail():
     assert full.stderr.count("\n") == 1
 
 
-def test_a_manifest_of_own_images_names_them(capsys, photos, tmp_path):
+def test_a_manifest_of_image_folder_names_them(capsys, photos, tmp_path):
     run(capsys, "data", "show", photos, "--manifest", tmp_path / "m.json")
     manifest = json.loads((tmp_path / "m.json").read_text())
     assert len(manifest["paths"]) == len(manifest["indices"]) == 29

@@ -10,7 +10,7 @@ from tyro.conf import DisallowNone
 
 from longtail.lab.cli import figures
 from longtail.lab.cli.figures import figures_command
-from longtail.lab.config import ConfigError, with_values
+from longtail.lab.config import ConfigError, with_fields
 from longtail.lab.report import FIGURES
 from tests.lab.experiments.test_results import FOCAL, PLAIN, PLAIN_FOCAL, run_of, write_run
 from tests.lab.report.test_figures import write_whole_run
@@ -87,7 +87,7 @@ def test_the_counts_of_runs_are_taken_where_no_others_are_given(capsys, runs, tm
 
 
 def test_runs_of_cross_validation_are_left_out(capsys, runs, tmp_path):
-    write_run(runs, with_values(run_of(FOCAL, imbalance=50.0), {"folds": 2, "fold": 0}))
+    write_run(runs, with_fields(run_of(FOCAL, imbalance=50.0), {"folds": 2, "fold": 0}))
     assert "left out" not in run(capsys, "error_over_beta", "-o", tmp_path, "--runs", runs, *SVG).err
 
 

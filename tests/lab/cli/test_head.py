@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from longtail.lab.cli.train import starting_point
-from longtail.lab.config import RunOptions, with_values
+from longtail.lab.config import RunOptions, with_fields
 from longtail.lab.training import RunFolder, train
 from tests.lab.cli.test_data import run
 from tests.lab.training.runs import small_config
@@ -30,9 +30,7 @@ def children(parent):
 
 
 def test_retrain_makes_a_run_beside_it_and_a_config_repeats_it(parent, capsys):
-    printed, _, code = run(
-        capsys, "retrain", parent, "--epochs", "2", "--learning-rate", "0.05", "--accelerator", "cpu"
-    )
+    printed, _, code = run(capsys, "retrain", parent, "--epochs", "2", "--lr", "0.05", "--accelerator", "cpu")
     assert code == 0
     lines = [line.split() for line in printed.splitlines()]
     assert [line[0] for line in lines[1:3]] == ["as", "retrain"]
@@ -40,11 +38,11 @@ def test_retrain_makes_a_run_beside_it_and_a_config_repeats_it(parent, capsys):
     assert name in printed
     folder = RunFolder(RunOptions.runs / name)
     config = folder.config()
-    assert (config.optimizer.epochs, config.optimizer.learning_rate) == (2, 0.05)
+    assert (config.optimizer.epochs, config.optimizer.lr) == (2, 0.05)
     assert config.optimizer.milestones == pytest.approx((1.6, 1.8))
     weights = folder.model_file.read_bytes()
     shutil.rmtree(folder.path)
-    printed, _, code = run(capsys, "retrain", "--epochs", "2", "--learning-rate", "0.05", parent, "--json")
+    printed, _, code = run(capsys, "retrain", "--epochs", "2", "--lr", "0.05", parent, "--json")
     assert (code, json.loads(printed)["run_id"]) == (0, name)
     shutil.copy(folder.config_file, "again.json")
     shutil.rmtree(folder.path)
@@ -112,6 +110,6 @@ def test_a_run_that_is_not_finished_is_refused(parent, capsys):
 
 
 def test_another_sampling_than_that_of_a_file_has_a_beta_of_its_own(tmp_path):
-    (tmp_path / "config.json").write_text(with_values(small_config(), {"sampling": "effective"}).to_json())
+    (tmp_path / "config.json").write_text(with_fields(small_config(), {"sampling": "effective"}).to_json())
     start = starting_point(["--config", str(tmp_path), "--sampling", "square_root"])
-    assert start == with_values(small_config(), {"sampling": "square_root"})
+    assert start == with_fields(small_config(), {"sampling": "square_root"})

@@ -8,7 +8,7 @@ import tyro
 from tyro.conf import DisallowNone
 
 from longtail.lab.cli.results import results_command
-from longtail.lab.config import ConfigError, LossConfig, with_values
+from longtail.lab.config import ConfigError, LossConfig, with_fields
 from longtail.lab.recipes import cifar
 from tests.lab.experiments.test_results import FOCAL, PLAIN, PLAIN_FOCAL, run_of, write_run
 
@@ -71,11 +71,11 @@ def test_a_wide_table_fits_where_output_goes_to_a_file(tmp_path, capsys):
 def test_the_name_of_a_loss_is_never_cut(tmp_path, capsys):
     late = {"defer_reweighting": 160.0, "anneal_beta": 20.0}
     others = [{"mixup": 0.25}, {"cutmix": 1.0}, {"sampling": "class_balanced"}, {"precision": "bf16-mixed"}]
-    others += [{"batch_size": 64}, {"learning_rate": 0.2}, {"model": "resnet110"}]
+    others += [{"batch_size": 64}, {"lr": 0.2}, {"model": "resnet110"}]
     for seed in (0, 1):
         write_run(tmp_path, run_of(PLAIN_FOCAL, seed), error=25.0 + 9 * seed)
         for changes in ({}, late, *others):
-            write_run(tmp_path, with_values(run_of(FOCAL, seed), changes), few=0.5)
+            write_run(tmp_path, with_fields(run_of(FOCAL, seed), changes), few=0.5)
     printed, _ = run(capsys, tmp_path)
     assert "…" not in printed
 
@@ -99,7 +99,7 @@ def test_what_is_not_complete_is_named_on_standard_error_and_not_counted(runs, c
 
 def test_numbers_that_look_alike_are_shown_in_full(tmp_path, capsys):
     for momentum in (0.9999999, 0.99999999):
-        write_run(tmp_path, with_values(run_of(FOCAL), {"momentum": momentum}))
+        write_run(tmp_path, with_fields(run_of(FOCAL), {"momentum": momentum}))
     _, header, *rows = run(capsys, tmp_path).out.splitlines()
     assert header.split()[0] == "momentum"
     assert [row.split()[0] for row in rows[:2]] == ["0.9999999", "0.99999999"]

@@ -67,7 +67,7 @@ def test_flags_change_what_a_config_file_says(finished, capsys, tmp_path):
     )
     (path,) = tmp_path.iterdir()
     config = RunFolder(path).config()
-    assert (config.seed, config.loss.label, config.optimizer.epochs) == (3, "focal_0.5", 1)
+    assert (config.seed, config.loss.slug, config.optimizer.epochs) == (3, "focal_0.5", 1)
     assert config.optimizer.milestones == pytest.approx((0.8, 0.9))
     assert config.optimizer.warmup_epochs == pytest.approx(1 / 40)
 
@@ -166,7 +166,7 @@ def test_help_shows_the_values_of_the_recipe(capsys):
     assert "--version" not in text
 
 
-def test_own_images_are_trained_on(capsys, tmp_path):
+def test_image_folder_are_trained_on(capsys, tmp_path):
     generator = np.random.default_rng(0)
     for name, shade in (("dark", 40), ("bright", 200)):
         for place in range(6):
@@ -201,7 +201,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path, launcher, flags):
     """Real processes, gloo between them; batches of 51 images make uneven parts."""
     command = ["-m", "longtail.lab", "train", *SMALL, "--batch-size", "51", "--epochs", "3", "--sync-batch-norm"]
     command += ["--checkpoint-minutes", "0"]  # in the middle of epochs, which must not change their loss
-    command += ["--learning-rate", "0.01"]  # at a high one, training blows up the rounding errors
+    command += ["--lr", "0.01"]  # at a high one, training blows up the rounding errors
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     lines, printed = {}, {}
     alone = flags if "--sampling" in flags else []
@@ -365,7 +365,7 @@ def train_briefly(capsys, monkeypatch, folder, *words, runs="runs"):
     return error, code
 
 
-def test_own_images_are_found_from_another_folder_and_changed_ones_refused(capsys, tmp_path, monkeypatch):
+def test_image_folder_are_found_from_another_folder_and_changed_ones_refused(capsys, tmp_path, monkeypatch):
     for name, shade in (("dark", 40), ("bright", 200)):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for place in range(4):
@@ -434,7 +434,7 @@ def test_lists_test_images_and_their_root_are_found_from_another_folder(capsys, 
     assert code == 0, error
 
 
-def test_a_run_on_the_folder_it_was_in_is_evaluated_on_its_own_images_from_another(capsys, tmp_path, monkeypatch):
+def test_a_run_on_the_folder_it_was_in_is_evaluated_on_its_image_folder_from_another(capsys, tmp_path, monkeypatch):
     """Where it is now has a folder of that name, too: ``.`` is everywhere."""
     for folder, shades in (("photos", (40, 200)), ("elsewhere", (200, 40))):
         for name, shade in zip(("dark", "bright"), shades, strict=True):

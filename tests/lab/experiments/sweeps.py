@@ -10,18 +10,21 @@ from pathlib import Path
 
 import torch
 
-from longtail.lab.config import DataConfig, LossConfig, RunOptions
+from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunOptions
 from longtail.lab.data import SubsetOptions
 from longtail.lab.recipes import cifar
 from longtail.lab.training import RunFolder, train
 
-PLAIN, BALANCED = LossConfig(weighting="uniform"), LossConfig(beta=0.999)
+PLAIN, BALANCED = LossConfig(), LossConfig(beta=0.999)
 
 
 def small(loss=BALANCED, seed=0, epochs=3, **optimizer):
     config = cifar(DataConfig(subset=SubsetOptions(imbalance=20.0)), loss, epochs)
     return replace(
-        config, model="resnet8", seed=seed, optimizer=replace(config.optimizer, **({"batch_size": 64} | optimizer))
+        config,
+        model=ModelConfig(name="resnet8"),
+        seed=seed,
+        optimizer=replace(config.optimizer, **({"batch_size": 64} | optimizer)),
     )
 
 

@@ -38,7 +38,7 @@ def test_table_2_has_every_cell_of_the_paper(dataset):
 def test_the_heatmaps_have_the_rows_and_columns_of_the_appendix():
     for dataset in ("cifar10", "cifar20", "cifar100"):
         runs = heatmap(dataset)
-        assert list(dict.fromkeys(run.loss.label for run in runs)) == ROWS
+        assert list(dict.fromkeys(run.loss.slug for run in runs)) == ROWS
         assert Counter(run.data.subset.imbalance for run in runs) == {200: 25, 100: 25, 50: 25, 20: 25, 10: 25}
     column = [run for run in heatmap("cifar10") if run.data.subset.imbalance == 50]
     assert column == beta_sweep("cifar10")
@@ -48,12 +48,12 @@ def test_the_heatmaps_have_the_rows_and_columns_of_the_appendix():
 @pytest.mark.parametrize("dataset", ["inaturalist2017", "inaturalist2018", "imagenet"])
 def test_table_3_has_three_networks_two_losses_and_two_sizes(dataset):
     runs = table3(dataset)
-    settings = Counter((run.loss.label, run.data.image_size) for run in runs)
+    settings = Counter((run.loss.slug, run.data.image_size) for run in runs)
     assert settings == {("softmax", 224): 3, ("focal_0.5_0.999", 224): 3, ("focal_0.5_0.999", 320): 3}
     assert all(published(run).error_top5 for run in runs)
     focal, softmax = (next(run for run in runs if run.loss.loss == name) for name in ("focal", "softmax"))
     factor = 2 if dataset == "imagenet" else 4
-    assert focal.optimizer.learning_rate == pytest.approx(factor * softmax.optimizer.learning_rate)
+    assert focal.optimizer.lr == pytest.approx(factor * softmax.optimizer.lr)
     assert set(training_curves(dataset)) <= set(runs)
 
 

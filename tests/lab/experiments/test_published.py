@@ -6,27 +6,27 @@ from importlib import resources
 
 import pytest
 
-from longtail.lab.config import DataConfig, LossConfig, RunConfig
+from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunConfig
 from longtail.lab.data import CATALOG, FoldOptions, SubsetOptions
 from longtail.lab.experiments.published import published
 from longtail.lab.models import MODELS
-from longtail.lab.recipes import cifar, large
+from longtail.lab.recipes import cifar, imagenet
 
 
 def cifar_run(data, imbalance, loss, gamma=None, beta=None, **values):
     weighting = "uniform" if beta is None else "effective"
     return RunConfig(
-        data=DataConfig(data=data, subset=SubsetOptions(imbalance=imbalance)),
-        loss=LossConfig(loss=loss, gamma=gamma, beta=beta, weighting=weighting),
+        data=DataConfig(name=data, subset=SubsetOptions(imbalance=imbalance)),
+        loss=LossConfig(name=loss, gamma=gamma, beta=beta, weighting=weighting),
         **values,
     )
 
 
 def large_run(data, model, size, loss):
-    return replace(large(DataConfig(data=data, image_size=size), loss), model=model)
+    return replace(imagenet(DataConfig(name=data, image_size=size), loss), model=model)
 
 
-SOFTMAX, CB_FOCAL = LossConfig(weighting="uniform"), LossConfig(loss="focal", gamma=0.5, beta=0.999)
+SOFTMAX, CB_FOCAL = LossConfig(), LossConfig(name="focal", gamma=0.5, beta=0.999)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ BASE = cifar_run("cifar10", 100, "softmax")
 @pytest.mark.parametrize(
     "config",
     [
-        replace(BASE, model="resnet20"),
+        replace(BASE, model=ModelConfig(name="resnet20")),
         cifar_run("cifar20", 100, "softmax"),
         cifar_run("digits", 100, "softmax"),
         cifar_run("cifar10", 30, "softmax"),
@@ -111,13 +111,13 @@ BASE = cifar_run("cifar10", 100, "softmax")
             cifar_run("cifar10", 200, "softmax"), loss=LossConfig(beta=0.9999, normalize="samples")
         ),  # of which there is one with weights that are 1 on average over classes
         # Of equal classes, one β for all gives no weights, but one for each does.
-        replace(cifar_run("cifar10", 1, "sigmoid"), loss=LossConfig(loss="sigmoid", betas=(0.9,) * 9 + (1.0,))),
+        replace(cifar_run("cifar10", 1, "sigmoid"), loss=LossConfig(name="sigmoid", betas=(0.9,) * 9 + (1.0,))),
         large_run("imagenet", "resnet50", 320, SOFTMAX),
         large_run("imagenet", "resnet34", 224, SOFTMAX),
-        large_run("imagenet", "resnet50", 224, LossConfig(loss="focal", beta=0.99)),
+        large_run("imagenet", "resnet50", 224, LossConfig(name="focal", beta=0.99)),
         replace(
             large_run("imagenet", "resnet50", 224, SOFTMAX),
-            data=DataConfig(data="imagenet", subset=SubsetOptions(imbalance=1)),
+            data=DataConfig(name="imagenet", subset=SubsetOptions(imbalance=1)),
         ),
     ],
 )

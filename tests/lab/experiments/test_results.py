@@ -22,13 +22,13 @@ from longtail.lab.experiments.published import published
 from longtail.lab.experiments.results import SETTING, load_results, to_records, write_results
 from longtail.lab.recipes import rebalanced, retrained
 
-PLAIN = LossConfig(weighting="uniform")
-FOCAL = LossConfig(loss="focal", gamma=0.5, beta=0.999)
-PLAIN_FOCAL = LossConfig(loss="focal", gamma=0.5, weighting="uniform")
+PLAIN = LossConfig()
+FOCAL = LossConfig(name="focal", gamma=0.5, beta=0.999)
+PLAIN_FOCAL = LossConfig(name="focal", gamma=0.5, weighting="uniform")
 
 
 def run_of(loss=PLAIN, seed=0, data="cifar10", imbalance=50.0, **values):
-    data = DataConfig(data=data, subset=SubsetOptions(imbalance=imbalance))
+    data = DataConfig(name=data, subset=SubsetOptions(imbalance=imbalance))
     return RunConfig(data=data, loss=loss, seed=seed, **values)
 
 
@@ -36,7 +36,7 @@ def result_of(config, classes=10, **metrics):
     final = {
         "epoch": 200,
         "train_loss": 0.5,
-        "learning_rate": 1e-05,
+        "lr": 1e-05,
         "images_per_second": 2000.0,
         "seconds": 3.0,
         "error": 25.0,
@@ -79,7 +79,7 @@ def test_every_value_of_a_configuration_has_a_name_of_its_own():
     names = list(leaf_names(RunConfig()))
     assert len(names) == len(set(names))
     assert sorted(names) == sorted({*SETTING, "seed", "head_of"} - {"head_from"})
-    metrics = set(result_of(RunConfig())["final"]) - {"learning_rate"}
+    metrics = set(result_of(RunConfig())["final"]) - {"lr"}
     assert metrics.isdisjoint(names)
 
 
@@ -89,9 +89,9 @@ def test_a_complete_run_is_a_row_of_all_it_was_and_gave(tmp_path):
     frame = load_results(tmp_path)
     (row,) = to_records(frame)
     assert (row["run_id"], row["status"], row["problem"]) == (config.run_id, "complete", None)
-    assert (row["label"], row["loss"], row["weighting"]) == ("focal_0.5_0.999", "focal", "effective")
+    assert (row["method"], row["loss"], row["weighting"]) == ("focal_0.5_0.999", "focal", "effective")
     assert (row["data"], row["imbalance"], row["seed"], row["model"]) == ("cifar10", 10.0, 3, "resnet20")
-    assert (row["beta"], row["gamma"], row["learning_rate"]) == (0.999, 0.5, 0.1)
+    assert (row["beta"], row["gamma"], row["lr"]) == (0.999, 0.5, 0.1)
     assert (row["max_count"], row["folds"], row["fold"], row["test_data"]) == (None, None, None, None)
     assert frame["milestones"][0] == (160.0, 180.0)
     assert (row["error"], row["few"], row["medium"], row["recall"]) == (12.5, 0.25, 0.6, [0.75] * 10)
@@ -103,7 +103,7 @@ def test_a_complete_run_is_a_row_of_all_it_was_and_gave(tmp_path):
 
 
 def test_the_published_error_is_beside_a_run_of_the_paper(tmp_path):
-    write_run(tmp_path, run_of(LossConfig(loss="focal", gamma=2.0, beta=0.9999)))
+    write_run(tmp_path, run_of(LossConfig(name="focal", gamma=2.0, beta=0.9999)))
     assert load_results(tmp_path)["published"].tolist() == [20.73]
     assert summarize_results(load_results(tmp_path))["published"].tolist() == [20.73]
 
@@ -255,7 +255,7 @@ def write_grid(runs, generator, seeds=(0, 1, 2)):
 def test_means_and_spreads_are_those_of_numpy(tmp_path):
     errors = write_grid(tmp_path, np.random.default_rng(0))
     write_run(tmp_path, run_of(PLAIN, seed=9), done=False)
-    found = summarize_results(load_results(tmp_path)).set_index("label")
+    found = summarize_results(load_results(tmp_path)).set_index("method")
     assert found.index.tolist() == ["softmax", "softmax_0.9", "softmax_inverse", "focal_0.5", "focal_0.5_0.999"]
     assert found["n"].tolist() == [3] * 5
     for label, row in found.iterrows():
@@ -288,7 +288,7 @@ def test_settings_are_in_order_and_differ_by_anything_but_the_seed(tmp_path):
         run_of(imbalance=None),
         run_of(),
         run_of(model="resnet8"),
-        run_of(LossConfig(loss="sigmoid")),
+        run_of(LossConfig(name="sigmoid")),
         run_of(imbalance=100.0),
         replace(run_of(imbalance=100.0), data=replace(run_of(imbalance=100.0).data, fold=FoldOptions(folds=3, fold=1))),
         run_of(data="digits"),
@@ -298,7 +298,7 @@ def test_settings_are_in_order_and_differ_by_anything_but_the_seed(tmp_path):
             write_run(tmp_path, replace(config, seed=seed))
     found = to_records(summarize_results(load_results(tmp_path)))
     assert [row["n"] for row in found] == [2] * 7
-    assert [(row["data"], row["imbalance"], row["model"], row["label"], row["folds"]) for row in found] == [
+    assert [(row["data"], row["imbalance"], row["model"], row["method"], row["folds"]) for row in found] == [
         ("cifar10", None, "resnet32", "softmax", None),
         ("cifar10", 50.0, "resnet32", "softmax", None),
         ("cifar10", 50.0, "resnet32", "sigmoid_0.999", None),
@@ -323,7 +323,7 @@ def test_intervals_are_those_of_a_paired_t_test(tmp_path_factory, seed, pairs, c
     runs = tmp_path_factory.mktemp("runs")
     errors = write_grid(runs, np.random.default_rng(seed), range(pairs))
     write_run(runs, run_of(FOCAL, seed=77), error=99.0)  # has no partner
-    found = deltas(load_results(runs), ("error", "many"), confidence).set_index("label")
+    found = deltas(load_results(runs), ("error", "many"), confidence).set_index("method")
     shutil.rmtree(runs)
     assert found.index.tolist() == ["softmax_0.9", "softmax_inverse", "focal_0.5_0.999"]
     for label, row in found.iterrows():
@@ -344,7 +344,7 @@ def test_a_setting_without_a_plain_partner_is_there_with_no_pairs(tmp_path):
     write_run(tmp_path, run_of(PLAIN_FOCAL, seed=1))
     write_run(tmp_path, run_of(PLAIN_FOCAL, model="resnet8"))
     (row,) = to_records(deltas(load_results(tmp_path)))
-    assert (row["label"], row["pairs"]) == ("focal_0.5_0.999", 0)
+    assert (row["method"], row["pairs"]) == ("focal_0.5_0.999", 0)
     assert row["error_delta"] is row["error_low"] is row["few_high"] is None
 
 
@@ -365,7 +365,7 @@ def test_no_complete_run_gives_empty_tables_with_their_columns(tmp_path):
     assert {"error", "few", "recall", "best_error"} <= set(frame.columns)
     for table, column in ((summarize_results(frame), "error_mean"), (deltas(frame), "error_delta")):
         assert len(table) == 0
-        assert {"label", "beta", column} <= set(table.columns)
+        assert {"method", "beta", column} <= set(table.columns)
 
 
 @pytest.mark.parametrize(
@@ -439,7 +439,7 @@ def test_heads_of_runs_that_differ_by_their_seed_are_one_setting(tmp_path):
         for config in (parent, retrained(parent), rebalanced(parent, "tau_norm", 0.5)):
             write_run(tmp_path, config, error=20.0 + parent.seed)
     rows = to_records(summarize_results(load_results(tmp_path)))
-    assert [(row["label"], row["head_method"], row["n"]) for row in rows] == [
+    assert [(row["method"], row["head_method"], row["n"]) for row in rows] == [
         ("softmax", None, 2),
         ("softmax", "retrain", 2),
         ("softmax", "retrain", 2),

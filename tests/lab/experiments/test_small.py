@@ -132,9 +132,9 @@ def test_the_figures_kept_are_those_of_the_records_kept(tmp_path, monkeypatch):
 def test_the_tuning_kept_is_that_of_the_records_kept():
     content = json.loads((RESULTS / "small" / "tune.json").read_text(encoding="utf-8"))
     folds = load_results(RESULTS / "small" / "tune").dropna(subset=["fold"]).sort_values("fold")
-    scores = {label: each["balanced_accuracy"].tolist() for label, each in folds.groupby("label")}
-    assert scores == {candidate["label"]: candidate["scores"] for candidate in content["candidates"]}
-    found = {**content["search"], "candidates": content["candidates"], "winner": {"label": content["picked"]}}
+    scores = {label: each["balanced_accuracy"].tolist() for label, each in folds.groupby("method")}
+    assert scores == {candidate["method"]: candidate["scores"] for candidate in content["candidates"]}
+    found = {**content["search"], "candidates": content["candidates"], "winner": {"method": content["picked"]}}
     assert small_tune.compared(found, load_results(RESULTS / "small" / "runs")) == content
     assert small_tune.report(content) == (RESULTS / "small" / "tune.md").read_text(encoding="utf-8")
 
@@ -154,18 +154,18 @@ def test_what_tune_picks_stands_beside_the_best_on_the_test_images(tmp_path):
         error = errors[run.label] + run.seed if replace(run, seed=0) in tried else 1.0
         write_run(tmp_path / "protocol", run, error=error)
     candidates = [
-        {"label": "softmax_0.999", "state": "complete", "balanced_accuracy": 0.6, "spread": 0.01, "scores": [0.6] * 3},
+        {"method": "softmax_0.999", "state": "complete", "balanced_accuracy": 0.6, "spread": 0.01, "scores": [0.6] * 3},
         {
-            "label": "softmax_0.9999",
+            "method": "softmax_0.9999",
             "state": "complete",
             "balanced_accuracy": 0.59,
             "spread": 0.02,
             "scores": [0.59] * 3,
         },
-        {"label": "softmax", "state": "pruned", "balanced_accuracy": 0.5, "spread": None, "scores": [0.5]},
+        {"method": "softmax", "state": "pruned", "balanced_accuracy": 0.5, "spread": None, "scores": [0.5]},
     ]
     found = {
-        "winner": {"label": "softmax_0.999"},
+        "winner": {"method": "softmax_0.999"},
         "candidates": candidates,
         **{"folds": 3, "runs": 7, "runs_without_pruning": 9, "test": {"error": 40.25}, "search": {}},
     }

@@ -68,7 +68,7 @@ def test_a_sweep_gives_what_single_runs_give_and_again_does_only_what_is_missing
 
 
 def test_a_run_that_fails_is_recorded_and_the_others_go_on(tmp_path, reference):
-    bad = small(learning_rate=1e30)
+    bad = small(lr=1e30)
     no_images = replace(CONFIGS[0], data=DataConfig(subset=SubsetOptions(imbalance=1e6)))
     damaged = small(seed=7)
     write_atomically(tmp_path / damaged.run_id / "config.json", damaged.to_json())
@@ -86,7 +86,7 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(tmp_path, reference):
 
 def test_data_that_is_not_there_is_one_error_before_anything_starts(tmp_path):
     config = small()
-    missing = [config, type(config)(data=DataConfig(data="cifar10"), model="resnet8")]
+    missing = [config, type(config)(data=DataConfig(name="cifar10"), model="resnet8")]
     with pytest.raises(ValueError, match="cifar10"):
         run_sweep(missing, RunOptions(runs=tmp_path, data_dir=tmp_path / "nothing"))
     assert list(tmp_path.iterdir()) == []
@@ -195,7 +195,7 @@ def test_a_folder_of_runs_that_cannot_be_is_refused_before_anything_starts(tmp_p
 
 def test_the_end_says_which_runs_failed(tmp_path):
     (tmp_path / "queue.py").write_text("raise ImportError('not that one')")  # workers import nothing from here
-    content = {"model": "resnet8", "epochs": 1, "batch_size": 256, "learning_rate": [0.1, 1e30]}
+    content = {"model": "resnet8", "epochs": 1, "batch_size": 256, "lr": [0.1, 1e30]}
     (tmp_path / "sweep.json").write_text(json.dumps(content))
     code, out, errors = end(command("sweep", "sweep.json", folder=tmp_path))
     assert code == 1

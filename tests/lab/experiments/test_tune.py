@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, RunOptions
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions
 from longtail.lab.data import FoldOptions, SubsetOptions
 from longtail.lab.experiments import ExecutorOptions, SearchOptions, tune
 from longtail.lab.experiments.journal import Journal
@@ -97,9 +97,9 @@ def by_beta(loss):
 
 def test_the_grid_is_the_papers_and_the_best_mean_wins(scored):
     result, executor = scored(noisy(by_beta, noise=0.0), prune=False)
-    assert len(result.candidates) == len({each.loss.label for each in result.candidates}) == 25
+    assert len(result.candidates) == len({each.loss.slug for each in result.candidates}) == 25
     assert {each.loss.beta for each in result.candidates} == {None, 0.9, 0.99, 0.999, 0.9999}
-    assert result.winner.loss.label == "focal_1_0.999"
+    assert result.winner.loss.slug == "focal_1_0.999"
     assert (result.runs, result.grid_runs) == (125, 125)
     assert len(executor.trained) == 126
     means = [each.mean for each in result.candidates]
@@ -121,7 +121,7 @@ def test_the_last_run_alone_sees_the_test_images_and_is_tested_once(scored):
 
 def test_pruning_costs_a_part_of_the_grid_and_finds_its_winner(scored):
     result, executor = scored(noisy(by_beta))
-    assert result.winner.loss.label == "focal_1_0.999"
+    assert result.winner.loss.slug == "focal_1_0.999"
     assert len(executor.trained) - 1 == result.runs < 0.85 * result.grid_runs
     pruned = [each for each in result.candidates if each.state == "pruned"]
     assert pruned
@@ -148,7 +148,7 @@ def test_what_failed_is_tried_again_by_the_next_call(scored):
     repaired, executor = scored(score, prune=False)
     assert {config.loss.beta for config in executor.trained[:-1]} == {0.999}
     assert [each.state for each in repaired.candidates] == ["complete"] * 25
-    assert repaired.winner.loss.label == "focal_1_0.999"
+    assert repaired.winner.loss.slug == "focal_1_0.999"
 
 
 def test_betas_that_look_alike_are_two(scored):
@@ -176,7 +176,7 @@ def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
         assert each.loss in plain or 1 < 1 / (1 - each.loss.beta) <= 1e5 + 1
         assert (each.loss.gamma is not None) == (each.loss.loss == "focal")
         assert each.loss.gamma is None or 0 <= each.loss.gamma <= 3
-        assert len(each.loss.label) <= len("softmax_focal_1.23_0.999988")
+        assert len(each.loss.slug) <= len("softmax_focal_1.23_0.999988")
     assert 100 <= 1 / (1 - result.winner.loss.beta) <= 10_000
 
 
@@ -225,7 +225,7 @@ def test_again_nothing_is_searched(scored):
     assert [config.data.fold.fold for config in executor.trained] == [None]
     assert second.candidates == first.candidates
     record = json.loads((second.folder / "result.json").read_text())
-    assert record["winner"]["label"] == "focal_1_0.999"
+    assert record["winner"]["method"] == "focal_1_0.999"
     assert RunConfig.from_json(json.dumps(record["config"])) == second.winner
 
 
@@ -279,8 +279,8 @@ def test_test_labels_cannot_change_the_choice(tmp_path):
         data = photos(tmp_path / name / "photos", permute, broken)
 
         def on_photos(loss, data=data):
-            config = cifar(DataConfig(data=str(data), image_size=16, fold=FoldOptions(folds=2)), loss, 2)
-            return replace(config, model="resnet8", optimizer=replace(config.optimizer, batch_size=8))
+            config = cifar(DataConfig(name=str(data), image_size=16, fold=FoldOptions(folds=2)), loss, 2)
+            return replace(config, model=ModelConfig(name="resnet8"), optimizer=replace(config.optimizer, batch_size=8))
 
         options = RunOptions(runs=tmp_path / name / "runs", accelerator="cpu", workers=0)
         search = SearchOptions(losses=("softmax",), betas=(0.9,))
@@ -339,7 +339,7 @@ def test_a_search_that_is_killed_goes_on_and_two_processes_share_one(tmp_path):
 
 
 def test_the_command_that_is_printed_trains_the_same_run(tmp_path):
-    config = replace(configure(LossConfig(loss="focal", gamma=0.25, beta=0.9997)), test_every=0, seed=3)
+    config = replace(configure(LossConfig(name="focal", gamma=0.25, beta=0.9997)), test_every=0, seed=3)
     config = replace(config, data=replace(config.data, fold=FoldOptions(), augment=False))
     options = RunOptions(runs=tmp_path / "my runs", data_dir=tmp_path / "data", checkpoint_minutes=0.5)
     words = shlex.split(train_command(config, options))[1:]

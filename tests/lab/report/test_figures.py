@@ -160,7 +160,7 @@ def test_the_heatmap_marks_the_best_of_each_column(tmp_path):
     for config in heatmap_runs("cifar10"):
         for seed in (0, 1):
             error = float(rng.uniform(20, 40))
-            errors.setdefault((config.loss.label, f"{config.data.subset.imbalance:g}"), []).append(error)
+            errors.setdefault((config.loss.slug, f"{config.data.subset.imbalance:g}"), []).append(error)
             write_run(tmp_path, replace(config, seed=seed), error=error)
     chart = figures.heatmap(load_results(tmp_path))
     rows = rows_of(chart, "best")
@@ -194,16 +194,16 @@ def test_text_on_every_shade_of_the_heatmap_can_be_read():
 
 def test_recalls_are_in_the_order_of_counts_with_names_whole(frame):
     chart = figures.recall_per_class(frame, STRANGE, COUNTS)
-    rows = rows_of(chart, "recall", "label")
+    rows = rows_of(chart, "recall", "method")
     assert {row["name"] for row in rows} == {"no class weights", "β 0.999"}  # of the focal loss, which is the best
     order = np.argsort([-count for count in COUNTS], kind="stable")
     for loss, name in ((PLAIN_FOCAL, "no class weights"), (FOCAL, "β 0.999")):
         line = [row for row in rows if row["name"] == name]
         assert [row["class"] for row in line] == [STRANGE[place] for place in order]
         assert [row["images"] for row in line] == sorted(COUNTS, reverse=True)
-        expected = np.mean(frame[frame["label"] == loss.label]["recall"].tolist(), axis=0)[order] * 100
+        expected = np.mean(frame[frame["method"] == loss.label]["recall"].tolist(), axis=0)[order] * 100
         assert [row["recall"] for row in line] == pytest.approx(expected)
-    assert len({row["label"] for row in rows}) == 10  # though two classes have the same name
+    assert len({row["method"] for row in rows}) == 10  # though two classes have the same name
     with pytest.raises(ConfigError, match="recalls of 10 classes, but there are 2"):
         figures.recall_per_class(frame, ["a", "b"], [1, 2])
     with pytest.raises(ConfigError, match="3 names of classes but 2 counts"):
@@ -234,7 +234,7 @@ def test_losses_are_told_apart_by_what_is_not_usual(tmp_path):
 def test_groups_that_have_no_class_are_left_out(frame):
     rows = rows_of(figures.group_recalls(frame), "group")
     assert len(rows) == 12
-    few = frame[frame["label"] == "softmax"]["few"] * 100
+    few = frame[frame["method"] == "softmax"]["few"] * 100
     (row,) = (row for row in rows if row["group"].startswith("few") and row["name"] == "softmax")
     assert (row["recall"], row["spread"]) == pytest.approx((few.mean(), few.std()))
     assert not row["weighted"]
@@ -247,7 +247,7 @@ def test_groups_that_have_no_class_are_left_out(frame):
 def test_calibration_adds_up_the_images_of_all_seeds(frame):
     rows = rows_of(figures.calibration(frame), "share")
     plain = [row for row in rows if row["name"].startswith("no class weights")]
-    tables = np.nan_to_num(np.array(frame[frame["label"] == "focal_0.5"]["calibration"].tolist(), dtype=float))
+    tables = np.nan_to_num(np.array(frame[frame["method"] == "focal_0.5"]["calibration"].tolist(), dtype=float))
     images = tables[:, :, 0].sum(axis=0)
     assert [row["images"] for row in plain] == images.tolist()
     assert sum(row["share"] for row in plain) == pytest.approx(100)
@@ -295,7 +295,7 @@ def test_missing_values_are_no_reason_to_fail(tmp_path):
     frame = load_results(tmp_path)
     for figure in FIGURES.values():
         spec(figure.make(Inputs(runs=tmp_path, frame=frame)))
-    rows = rows_of(figures.recall_per_class(frame, STRANGE, COUNTS), "recall", "label")
+    rows = rows_of(figures.recall_per_class(frame, STRANGE, COUNTS), "recall", "method")
     assert len(rows) == 2 * 9
     assert all(np.isfinite(row["recall"]) for row in rows)
 
@@ -341,7 +341,7 @@ def test_runs_of_several_experiments_are_never_mixed(tmp_path):
         figures.group_recalls(load_results(tmp_path))
     other = run_of(PLAIN)
     frame = load_results(tmp_path)
-    write_run(tmp_path, replace(other, optimizer=replace(other.optimizer, learning_rate=0.4)))
+    write_run(tmp_path, replace(other, optimizer=replace(other.optimizer, lr=0.4)))
     frame = load_results(tmp_path)
     with pytest.raises(ConfigError, match=r"the runs differ in learning_rate \(0.1, 0.4\)"):
         figures.group_recalls(frame[frame["model"] == "resnet32"])

@@ -257,7 +257,7 @@ def test_runs_that_differ_by_more_than_the_loss_are_groups_of_their_own(tmp_path
         run_of(FOCAL),
         run_of(PLAIN, imbalance=10.0),
         run_of(PLAIN, data="digits", imbalance=None),
-        replace(base, optimizer=replace(base.optimizer, learning_rate=0.2)),
+        replace(base, optimizer=replace(base.optimizer, lr=0.2)),
     ):
         write_run(tmp_path, config)
     groups = find_groups(load_results(tmp_path), tmp_path)
@@ -280,7 +280,7 @@ def test_a_run_whose_error_is_no_number_does_not_count(tmp_path):
 def test_a_loss_with_a_learning_rate_of_its_own_is_compared(tmp_path):
     write_run(tmp_path, run_of(PLAIN))
     config = run_of(FOCAL)
-    write_run(tmp_path, replace(config, optimizer=replace(config.optimizer, learning_rate=0.2)))
+    write_run(tmp_path, replace(config, optimizer=replace(config.optimizer, lr=0.2)))
     assert len(find_groups(load_results(tmp_path), tmp_path)) == 1
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from longtail import ClassBalancedLoss, NormedLinear
-from longtail.lab.config import DataConfig, LossConfig, RunConfig
+from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunConfig
 from longtail.lab.models import build_model
 from longtail.lab.training.build import build_loss, build_network, build_optimizer, open_data
 from longtail.losses import LOSSES
@@ -16,7 +16,7 @@ from longtail.losses import LOSSES
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("decay_norms", [True, False])
 def test_what_is_decayed_follows_the_recipe_and_the_loss(loss, decay_norms):
-    config = RunConfig(loss=LossConfig(loss=loss))
+    config = RunConfig(loss=LossConfig(name=loss))
     config = replace(config, optimizer=replace(config.optimizer, decay_norms=decay_norms, weight_decay=0.25))
     network = build_model("resnet8", 10, cosine_scale=config.loss.cosine_scale)
     groups = build_optimizer(config, network).param_groups
@@ -45,7 +45,7 @@ def test_the_scaler_of_16_bit_gradients_leaves_infinite_ones_to_the_optimizer():
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_loss_of_a_run_is_that_of_the_library_with_the_counts_of_its_images(loss):
-    config = RunConfig(loss=LossConfig(loss=loss, beta=0.9))
+    config = RunConfig(loss=LossConfig(name=loss, beta=0.9))
     logits, labels, counts = torch.randn(6, 3), torch.arange(6) % 3, [90, 9, 3]
     found = build_loss(config, counts)(30 * logits if loss == "ldam" else logits, labels)
     expected = ClassBalancedLoss(counts, loss, 0.9, reduction="sum")(logits, labels)
@@ -54,7 +54,7 @@ def test_the_loss_of_a_run_is_that_of_the_library_with_the_counts_of_its_images(
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_sigmoid_losses_start_at_the_prior_and_ldam_on_cosines(loss):
-    config = RunConfig(model="resnet8", loss=LossConfig(loss=loss))
+    config = RunConfig(model=ModelConfig(name="resnet8"), loss=LossConfig(name=loss))
     network = build_network(config, open_data(config)[0])
     if loss == "ldam":
         assert isinstance(network.fc, NormedLinear)
@@ -67,4 +67,4 @@ def test_balancing_classes_twice_is_said():
     sampled = DataConfig(sampling="class_balanced")
     notes = open_data(RunConfig(data=sampled))[0].notes
     assert notes[-1].startswith("classes are balanced twice, by the sampling class_balanced and by the weights")
-    assert not open_data(RunConfig(data=sampled, loss=LossConfig(weighting="uniform")))[0].notes
+    assert not open_data(RunConfig(data=sampled, loss=LossConfig()))[0].notes

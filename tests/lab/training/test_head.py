@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from longtail.lab.training.head import rebalance_, take_over
 from torch import nn
 
-from longtail.lab.config import ConfigError, LossConfig, RunOptions, with_values
+from longtail.lab.config import ConfigError, LossConfig, RunOptions, with_fields
 from longtail.lab.data import Shard, evaluation_loader, training_loader
 from longtail.lab.recipes import rebalanced, retrained
 from longtail.lab.training import RunFolder, evaluate_run, load_run, loop, open_data, train
 from longtail.lab.training.build import build_network, build_optimizer, build_order
-from longtail.lab.training.head import rebalance_, take_over
 from tests.lab.training.runs import small_config
 from tests.lab.training.test_runs import outcome
 
-PLAIN = LossConfig(weighting="uniform")
+PLAIN = LossConfig()
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +53,14 @@ def killed_and_resumed(config, runs, every=5):
 
 @pytest.mark.parametrize("sampling", ["class_balanced", "progressive"])
 def test_a_run_with_a_sampling_is_the_same_bits_however_often_it_is_killed(tmp_path, sampling):
-    config = with_values(small_config(epochs=3, loss=PLAIN), {"sampling": sampling})
+    config = with_fields(small_config(epochs=3, loss=PLAIN), {"sampling": sampling})
     whole = train(config, RunOptions(runs=tmp_path / "whole"))
     assert outcome(killed_and_resumed(config, tmp_path / "runs")) == outcome(whole)
 
 
 @pytest.mark.parametrize("sampling", ["shuffled", "square_root", "effective", "progressive"])
 def test_processes_together_see_the_batches_of_one(sampling):
-    config = with_values(small_config(epochs=4), {"sampling": sampling})
+    config = with_fields(small_config(epochs=4), {"sampling": sampling})
     dataset, _ = open_data(config)
 
     def batches(rank, processes):
@@ -77,7 +77,7 @@ def test_a_sampling_changes_which_classes_are_seen():
     dataset, _ = open_data(config)
     seen = {}
     for sampling in ("shuffled", "square_root", "class_balanced"):
-        loader = training_loader(dataset, 64, order=build_order(with_values(config, {"sampling": sampling}), dataset))
+        loader = training_loader(dataset, 64, order=build_order(with_fields(config, {"sampling": sampling}), dataset))
         seen[sampling] = torch.cat([batch.labels for batch in loader.epoch(0)]).bincount(minlength=10)
     assert seen["shuffled"].tolist() == dataset.counts.tolist()
     assert np.ptp(seen["class_balanced"].numpy()) <= 1
@@ -87,7 +87,7 @@ def test_a_sampling_changes_which_classes_are_seen():
 
 def test_only_the_last_layer_is_retrained_and_killed_runs_end_with_the_same_bits(parent, tmp_path):
     config = retrained(RunFolder(parent).config(), epochs=2)
-    assert (config.loss.label, config.data.sampling) == ("softmax", "class_balanced")
+    assert (config.loss.slug, config.data.sampling) == ("softmax", "class_balanced")
     whole = train(config, RunOptions(runs=parent.parent))
     assert whole.name.startswith("digits-20-resnet8-softmax-class_balanced-s0-retrain-")
     before, after = load_run(parent).model.state_dict(), load_run(whole).model.state_dict()
@@ -102,7 +102,7 @@ def test_only_the_last_layer_is_retrained_and_killed_runs_end_with_the_same_bits
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("decay_norms", [True, False])
 def test_the_optimizer_of_a_retrained_head_has_nothing_else(parent, loss, decay_norms):
-    config = with_values(retrained(RunFolder(parent).config()), {"loss": loss, "decay_norms": decay_norms})
+    config = with_fields(retrained(RunFolder(parent).config()), {"loss": loss, "decay_norms": decay_norms})
     dataset, _ = open_data(config)
     network = build_network(config, dataset)
     new = network.fc.weight.clone()
@@ -154,19 +154,19 @@ def test_a_cosine_classifier_has_nothing_to_rebalance():
         (retrained, {"imbalance": 10.0}, "imbalance is 10.0 but 20.0 in .*, whose network is taken over"),
         (retrained, {"folds": 3, "fold": 0}, "folds is 3 but None in"),
         (retrained, {"model": "resnet14"}, "model is resnet14 but resnet8 in"),
-        (rebalanced, {"learning_rate": 0.5}, "learning_rate is 0.5 but 0.1 in"),
+        (rebalanced, {"lr": 0.5}, "learning_rate is 0.5 but 0.1 in"),
         (rebalanced, {"seed": 1}, "seed is 1 but 0 in"),
     ],
 )
 def test_a_network_of_other_data_or_another_kind_is_not_taken_over(parent, make, changes, message):
     config = RunFolder(parent).config()
     child = retrained(config) if make is retrained else rebalanced(config, "tau_norm")
-    assert_refused(with_values(child, changes), parent.parent, message)
+    assert_refused(with_fields(child, changes), parent.parent, message)
 
 
 def test_a_head_may_be_retrained_with_other_augmentation_and_sampling(parent):
     other = {"mixup": 0.2, "cutmix": 1.0, "augment": False, "sampling": "square_root"}
-    config = with_values(retrained(RunFolder(parent).config(), epochs=1), other)
+    config = with_fields(retrained(RunFolder(parent).config(), epochs=1), other)
     assert (train(config, RunOptions(runs=parent.parent)) / "result.json").exists()
 
 

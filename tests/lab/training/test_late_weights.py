@@ -146,7 +146,7 @@ def test_the_loop_follows_the_epoch_step_by_step(tmp_path, monkeypatch, late, ki
 
 
 def test_the_weights_change_the_training_only_once_they_have_begun(tmp_path):
-    plain = small_config(epochs=2, imbalance=100.0, loss=LossConfig(weighting="uniform"))
+    plain = small_config(epochs=2, imbalance=100.0, loss=LossConfig())
     late = small_config(epochs=2, imbalance=100.0, defer_reweighting=1.0)
     first, second = (RunFolder(train(config, RunOptions(runs=tmp_path))).metrics() for config in (plain, late))
     assert first[0]["train_loss"] == second[0]["train_loss"]
@@ -162,17 +162,17 @@ def test_results_keep_late_weights_apart_and_compare_them_with_the_plain_loss(tm
         write_run(tmp_path, run_of(balanced, seed=seed), error=28.0)
         write_run(tmp_path, run_of(balanced, seed=seed, optimizer=late), error=25.0)
     frame = load_results(tmp_path)
-    found = summarize_results(frame).set_index("label")
+    found = summarize_results(frame).set_index("method")
     assert found["n"].to_dict() == {"softmax": 2, "softmax_0.99": 2, "softmax_0.99_drw160": 2}
     terms = one_experiment(frame)["term"].drop_duplicates().tolist()
     assert terms == ["no class weights", "β 0.99", "β 0.99, from epoch 160"]
-    changes = deltas(frame).set_index("label")
+    changes = deltas(frame).set_index("method")
     assert changes["error_delta"].to_dict() == {"softmax_0.99": -2.0, "softmax_0.99_drw160": -5.0}
     assert changes["pairs"].tolist() == [2, 2]
 
 
 def test_the_paper_has_no_number_for_late_weights_or_mixed_images():
-    config = run_of(LossConfig(loss="focal", gamma=1.0, beta=0.9999), imbalance=100.0)
+    config = run_of(LossConfig(name="focal", gamma=1.0, beta=0.9999), imbalance=100.0)
     assert published(config).error == 25.43
     assert published(replace(config, optimizer=OptimizerConfig(defer_reweighting=160.0))) is None
     assert published(replace(config, data=replace(config.data, mixup=1.0))) is None

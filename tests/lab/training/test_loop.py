@@ -40,8 +40,8 @@ def test_every_process_cuts_its_part_of_a_batch_into_as_many_pieces(data, proces
 
 
 def test_weights_that_diverge_without_a_bad_loss_stop_the_run_with_advice(tmp_path):
-    config = small_config(epochs=1, batch_size=1000, learning_rate=1e15, warmup_epochs=0)
-    with pytest.raises(TrainingError, match=r"outputs are no numbers after epoch 1: try a lower --learning-rate"):
+    config = small_config(epochs=1, batch_size=1000, lr=1e15, warmup_epochs=0)
+    with pytest.raises(TrainingError, match=r"outputs are no numbers after epoch 1: try a lower --lr"):
         train(config, RunOptions(runs=tmp_path))
     assert not (tmp_path / config.run_id / "result.json").exists()
     assert not (tmp_path / config.run_id / "checkpoint.pt").exists()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from longtail import NormedLinear
-from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, RunOptions, with_values
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions, with_fields
 from longtail.lab.data import evaluation_loader, training_loader
 from longtail.lab.recipes import train_command
 from longtail.lab.training import RunFolder, TrainingError, evaluate_run, load_run, loop, train, use
@@ -65,7 +65,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bits(reference, tmp_pat
     config = RunFolder(reference).config()
     if changes:
         reference = tmp_path / "whole"
-        config = with_values(config, changes)
+        config = with_fields(config, changes)
         assert finish(start(config, reference)) == 0
         reference /= config.run_id
     runs = tmp_path / "runs"
@@ -232,7 +232,7 @@ def test_a_folder_of_something_else_is_refused_and_not_changed(tmp_path):
 
 
 def test_a_loss_that_is_no_number_stops_the_run_with_advice(tmp_path):
-    config = small_config(epochs=4, learning_rate=1e20, warmup_epochs=2.0)
+    config = small_config(epochs=4, lr=1e20, warmup_epochs=2.0)
     message = r"became infinite or NaN in epoch (\d), step (\d+), at learning rate (\S+): .*--learning"
     with pytest.raises(TrainingError, match=message) as error:
         train(config, RunOptions(runs=tmp_path))
@@ -255,7 +255,7 @@ def test_the_run_folder_holds_what_is_needed_to_understand_it(reference):
     assert result["final"] == epochs[-1]
     assert result["run_id"] == reference.name == folder.config().run_id
     assert result["versions"]["torch"] == torch.__version__.split("+")[0] or "+" in result["versions"]["torch"]
-    expected = {"epoch", "train_loss", "learning_rate", "images_per_second", "seconds", "error", "error_top5"}
+    expected = {"epoch", "train_loss", "lr", "images_per_second", "seconds", "error", "error_top5"}
     expected |= {"balanced_accuracy", "many", "medium", "few", "nll", "calibration_error", "calibration", "recall"}
     assert set(epochs[0]) == expected
     assert epochs[-1]["error"] < 60
@@ -265,8 +265,8 @@ def test_the_run_folder_holds_what_is_needed_to_understand_it(reference):
 
 def test_training_with_micro_batches_adds_up_to_the_same(tmp_path, reference):
     """Up to batch norms, which see the parts: without any there, the gradients are the same sums."""
-    whole = with_values(small_config(epochs=1), {"mixup": 0.5})
-    config = with_values(whole, {"micro_batch_size": 16})
+    whole = with_fields(small_config(epochs=1), {"mixup": 0.5})
+    config = with_fields(whole, {"micro_batch_size": 16})
     lines = [RunFolder(train(each, RunOptions(runs=tmp_path))).metrics()[0] for each in (whole, config)]
     assert lines[1]["train_loss"] == pytest.approx(lines[0]["train_loss"], rel=0.2)
     assert lines[1] != lines[0]
@@ -277,9 +277,9 @@ def test_training_with_micro_batches_adds_up_to_the_same(tmp_path, reference):
     [
         {"precision": "bf16-mixed"},
         {"model": "resnet14"},
-        {"loss": LossConfig(loss="focal", gamma=1.0), "data": DataConfig(mixup=1.0, cutmix=1.0)},
-        {"loss": LossConfig(loss="logit_adjusted", weighting="uniform")},
-        {"loss": LossConfig(loss="asymmetric")},
+        {"loss": LossConfig(name="focal", gamma=1.0), "data": DataConfig(mixup=1.0, cutmix=1.0)},
+        {"loss": LossConfig(name="logit_adjusted")},
+        {"loss": LossConfig(name="asymmetric")},
         pytest.param({"compile": True}, marks=pytest.mark.slow),
     ],
 )
@@ -291,7 +291,7 @@ def test_other_precisions_models_and_losses_train(tmp_path, change):
 
 
 def test_a_run_on_cosines_is_loaded_with_its_head_and_its_scale(tmp_path):
-    config = small_config(epochs=2, loss=LossConfig(loss="ldam", scale=20.0, weighting="uniform"))
+    config = small_config(epochs=2, loss=LossConfig(name="ldam", scale=20.0, weighting="uniform"))
     folder = train(config, RunOptions(runs=tmp_path))
     run = load_run(folder)
     assert (type(run.model.fc), run.model.fc.scale) == (NormedLinear, 20.0)
@@ -328,7 +328,7 @@ def test_a_finished_run_can_be_loaded_and_a_foreign_one_is_refused(reference, tm
     for name in ("config.json", "data.json", "model.safetensors", "result.json"):
         (tmp_path / name).write_bytes((reference / name).read_bytes())
     other = RunConfig.from_json((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(replace(other, model="resnet14").to_json())
+    (tmp_path / "config.json").write_text(replace(other, model=ModelConfig(name="resnet14")).to_json())
     with pytest.raises(ConfigError, match=r"model\.safetensors is not a resnet14 of this run"):
         load_run(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
@@ -366,7 +366,7 @@ def test_tensorboard_keeps_all_epochs_over_a_resumption(tmp_path, monkeypatch):
     events = EventAccumulator(str(path))
     events.Reload()
     lines = RunFolder(path).metrics()
-    for name in ("train_loss", "error", "learning_rate"):
+    for name in ("train_loss", "error", "lr"):
         shown = [(scalar.step, scalar.value) for scalar in events.Scalars(name)]
         assert [step for step, _ in shown] == [1, 2, 3, 4]
         assert [value for _, value in shown] == pytest.approx([line[name] for line in lines], rel=1e-6)

@@ -24,9 +24,9 @@ Start here:
 Commands:
 {commands}
 
-longtail COMMAND --help says more, with an example. longtail --version tells the version.
-longtail completion bash|zsh|tcsh prints a script for the shell; --debug, anywhere, shows the traceback of an error.
-Exit codes: 0 done, 1 something that was run failed, 2 bad input, 130 interrupted.
+longtail COMMAND --help shows its flags and an example; longtail --version the version.
+longtail completion bash|zsh|tcsh prints a script for the shell; --debug shows the traceback of an error.
+Exit codes: 0 done, 1 something that was run failed, 2 bad input, 130 interrupted and resumable.
 """
 
 

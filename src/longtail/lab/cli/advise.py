@@ -12,13 +12,13 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes, arg
 
 from longtail._checks import check_choice, check_in_unit_interval
+from longtail.lab.cli.arguments import AsJson, command_for
 from longtail.lab.cli.data import some_rows
 from longtail.lab.cli.figures import ENDINGS
-from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
-from longtail.lab.cli.train import with_loss
-from longtail.lab.config import ConfigError, DataConfig, HeadConfig, LossConfig, RunConfig, RunOptions, config_errors
-from longtail.lab.data import OwnImages, SubsetOptions, open_dataset
-from longtail.lab.recipes import RECIPES, default_recipe, train_command
+from longtail.lab.cli.output import DataDir, console, print_json, progress
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions, config_errors
+from longtail.lab.data import ImageFolderOptions, SubsetOptions, open_dataset
+from longtail.lab.recipes import RECIPES, default_recipe
 
 if TYPE_CHECKING:
     from longtail.lab.advice import Advice
@@ -31,7 +31,7 @@ def advise_command(
         str | None, arg(metavar="DATA", help="A name of longtail data list, or a folder or list of your own images.")
     ] = None,
     subset: Annotated[SubsetOptions, OmitArgPrefixes] = SubsetOptions(),
-    own: Annotated[OwnImages, OmitArgPrefixes] = OwnImages(),
+    files: Annotated[ImageFolderOptions, OmitArgPrefixes] = ImageFolderOptions(),
     data_dir: DataDir = None,
     run: Annotated[
         Path | None, arg(metavar="RUN", help="A finished run whose network compares the images; else their pixels do.")
@@ -61,13 +61,13 @@ def advise_command(
     from longtail.lab.training import load_run
 
     loaded = None if run is None else load_run(run)
-    dataset = open_dataset(data, data_dir, own=own, console=progress())
+    dataset = open_dataset(data, data_dir, files=files, console=progress())
     for note in dataset.notes:
         progress().print(note, soft_wrap=True)
     chosen = subset.choose(dataset)[0]
     progress().print(f"comparing {len(chosen.train):,} images …", soft_wrap=True)
     advice = advise(chosen, loaded, quantile)
-    config = _config(DataConfig(data=data, subset=subset, own=own), loaded.config if loaded else None)
+    config = _config(DataConfig(name=data, subset=subset, files=files), loaded.config if loaded else None)
     if output is not None:
         from longtail.lab.report import save
         from longtail.lab.report.figures import prototypes_per_class
@@ -81,18 +81,18 @@ def advise_command(
 
 def _config(data: DataConfig, of_run: RunConfig | None) -> RunConfig:
     """How to train on the data: as the network of the run was trained, where that is told, or by the recipe."""
-    if of_run is None or of_run.head.head_method == "retrain":
-        config = RECIPES[default_recipe(data.data)](data, LossConfig())
-        return config if of_run is None else replace(config, model=of_run.model)
-    whole = replace(of_run.data, data=data.data, subset=data.subset, own=data.own, fold=data.fold)
-    return replace(of_run, data=whole, head=HeadConfig())
+    if of_run is None or of_run.model.freeze:
+        config = RECIPES[default_recipe(data.name)](data, LossConfig())
+        return config if of_run is None else replace(config, model=ModelConfig(name=of_run.model.name))
+    chosen: dict[str, Any] = {name: getattr(data, name) for name in ("name", "subset", "files", "fold")}
+    return replace(of_run, data=replace(of_run.data, path=None, fingerprint=None, **chosen))
 
 
 def _command(
     config: RunConfig, beta: float | None = None, betas: tuple[float, ...] = (), data_dir: Path | None = None
 ) -> str:
     loss = replace(config.loss, weighting="effective", beta=beta, betas=betas)
-    return train_command(with_loss(config, loss), RunOptions(data_dir=data_dir))
+    return command_for(replace(config, loss=loss), RunOptions(data_dir=data_dir))
 
 
 def _content(advice: Advice, config: RunConfig, data_dir: Path | None) -> dict[str, Any]:

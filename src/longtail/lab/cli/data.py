@@ -13,12 +13,13 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from longtail.lab.cli.output import AsJson, DataDir, console, print_json, progress
+from longtail.lab.cli.arguments import AsJson
+from longtail.lab.cli.output import DataDir, console, print_json, progress
 from longtail.lab.data import (
     CATALOG,
     DataError,
     ImageFiles,
-    OwnImages,
+    ImageFolderOptions,
     SubsetOptions,
     broken_images,
     data_folder,
@@ -38,7 +39,7 @@ OrSkip = Annotated[OnError, arg(help="skip reads every image first, reports the 
 OrCount = Annotated[OnError, arg(help="stop ends with an error if there are any; skip only counts them.")]
 Manifest = Annotated[Path | None, arg(metavar="FILE", help="Write which images were chosen, and the class index.")]
 Mirror = Annotated[str | None, arg(metavar="URL", help="A folder with the same archives, to download from instead.")]
-Own = Annotated[OwnImages, OmitArgPrefixes]
+Files = Annotated[ImageFolderOptions, OmitArgPrefixes]
 
 ROWS = 24
 BAR = 24
@@ -69,7 +70,7 @@ def show(
     data: Data,
     subset: Annotated[SubsetOptions, OmitArgPrefixes] = SubsetOptions(),
     data_dir: DataDir = None,
-    own: Own = OwnImages(),
+    files: Files = ImageFolderOptions(),
     on_error: OrSkip = "stop",
     manifest: Manifest = None,
     as_json: AsJson = False,
@@ -79,13 +80,13 @@ def show(
     Example: longtail data show cifar10 --imbalance 100
 
     """
-    dataset = open_dataset(data, data_dir, own=own, on_error=on_error, console=progress())
+    dataset = open_dataset(data, data_dir, files=files, on_error=on_error, console=progress())
     for note in dataset.notes:
         progress().print(note, soft_wrap=True)
     dataset, chosen = subset.choose(dataset)
     if manifest:
-        files = dataset.train
-        paths = {"paths": [os.fsdecode(path) for path in files.paths]} if isinstance(files, ImageFiles) else {}
+        images = dataset.train
+        paths = {"paths": [os.fsdecode(path) for path in images.paths]} if isinstance(images, ImageFiles) else {}
         chosen.save(manifest, dataset.name, dataset.classes, **paths)
     summary = summarize(dataset, chosen if subset.imbalance or subset.max_count else None)
     if as_json:
@@ -97,7 +98,7 @@ def show(
 def check(
     data: Data,
     data_dir: DataDir = None,
-    own: Own = OwnImages(),
+    files: Files = ImageFolderOptions(),
     on_error: OrCount = "stop",
 ) -> None:
     """Read every image, and name those that are broken.
@@ -105,7 +106,7 @@ def check(
     Example: longtail data check photos/
 
     """
-    dataset = open_dataset(data, data_dir, own=own)
+    dataset = open_dataset(data, data_dir, files=files)
     images, broken = 0, []
     for split in (dataset.train, dataset.test):
         images += len(split)

@@ -11,7 +11,7 @@ from rich.table import Table
 from tyro.conf import arg
 
 from longtail.lab.cli.output import console, progress
-from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions
+from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions
 from longtail.lab.data import GROUPS, SubsetOptions
 from longtail.lab.recipes import cifar
 
@@ -19,9 +19,7 @@ __all__ = ["demo_command"]
 
 IMBALANCE, EPOCHS, BATCH_SIZE, SEEDS = 50.0, 40, 32, 3
 LOSSES = {
-    "softmax": LossConfig(weighting="uniform"),
-    "class-balanced softmax, β 0.999": LossConfig(beta=0.999),
-    "class-balanced focal, β 0.999, γ 0.5": LossConfig(loss="focal", beta=0.999, gamma=0.5),
+    loss.title: loss for loss in (LossConfig(), LossConfig(beta=0.999), LossConfig(name="focal", beta=0.999, gamma=0.5))
 }
 
 
@@ -50,7 +48,7 @@ def demo_command(runs: Annotated[Path, arg(metavar="DIR", help="Folder of the ru
     out.print(
         f"\nThe runs are in {runs}/. Next:\n"
         "  longtail data show digits --imbalance 50        what was trained on\n"
-        "  longtail train --data digits --imbalance 50 --loss focal --model resnet8 --epochs 40 --batch-size 32\n"
+        "  longtail train --data digits --imbalance 50 --loss focal --class-balanced --model resnet8 --epochs 40\n"
         "  longtail evaluate RUN                           the classes of a run, worst first\n"
         "  longtail train --data path/to/your/images --model resnet18 --epochs 30 --batch-size 64",
         soft_wrap=True,
@@ -59,7 +57,9 @@ def demo_command(runs: Annotated[Path, arg(metavar="DIR", help="Folder of the ru
 
 def _config(loss: LossConfig, seed: int) -> RunConfig:
     config = cifar(DataConfig(subset=SubsetOptions(imbalance=IMBALANCE)), loss, EPOCHS)
-    return replace(config, model="resnet8", seed=seed, optimizer=replace(config.optimizer, batch_size=BATCH_SIZE))
+    return replace(
+        config, model=ModelConfig(name="resnet8"), seed=seed, optimizer=replace(config.optimizer, batch_size=BATCH_SIZE)
+    )
 
 
 def _table(results: dict[str, list[dict[str, Any]]]) -> Table:

@@ -14,9 +14,8 @@ from tyro.conf import arg
 
 from longtail.lab.config import ConfigError
 
-__all__ = ["AsJson", "DataDir", "console", "is_first_process", "print_json", "progress", "whole_numbers"]
+__all__ = ["DataDir", "console", "is_first_process", "print_json", "progress", "whole_numbers"]
 
-AsJson = Annotated[bool, arg(name="json", help="Print JSON.")]
 DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the data sets; $LONGTAIL_DATA by default.")]
 
 

@@ -10,7 +10,8 @@ from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail._checks import check_choice
-from longtail.lab.cli.output import AsJson, console, print_json, progress
+from longtail.lab.cli.arguments import AsJson, DryRun, RunningArguments, Switch, flag
+from longtail.lab.cli.output import console, print_json, progress
 from longtail.lab.cli.results import show_results
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
 from longtail.lab.experiments import (
@@ -23,25 +24,25 @@ from longtail.lab.experiments import (
     run_sweep,
 )
 from longtail.lab.experiments.sweep import complete_runs, duration
-from longtail.lab.training import TrainingError
+from longtail.lab.training import TrainingError, identify
 
-__all__ = ["sweep_command"]
+__all__ = ["preview", "sweep_command"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The paper's runs at another scale; without these, at its own."""
+    """Scale of a sweep of the paper; by default the paper's own."""
 
     dataset: str | None = None
-    """One of those that --list names for the sweep."""
+    """Data set; --list shows those of each sweep."""
     epochs: int | None = None
-    """Of each run; the schedule is stretched with them."""
+    """Number of training epochs; the schedule is stretched to them."""
     model: str | None = None
-    """The network of all runs."""
+    """Network of all runs."""
     batch_size: int | None = None
-    """Images of a step; the learning rate goes with it."""
+    """Images per step; the learning rate scales with it."""
     seeds: int | None = None
-    """Each run is done with so many seeds, from 0 on: by default 1, of the sweep small 2."""
+    """Number of seeds of each run; 1 by default, 2 for the sweep small."""
 
 
 def sweep_command(
@@ -49,28 +50,28 @@ def sweep_command(
         Annotated[str | None, arg(metavar="NAME|FILE", help="A table or figure of the paper, or a sweep file.")]
     ] = None,
     scale: Annotated[Scale, OmitArgPrefixes] = Scale(),
-    running: Annotated[RunOptions, OmitArgPrefixes] = RunOptions(),
+    running: Annotated[RunningArguments, OmitArgPrefixes] = RunningArguments(),
     where: Annotated[ExecutorOptions, OmitArgPrefixes] = ExecutorOptions(),
-    dry_run: Annotated[bool, arg(help="List the runs, measure a few steps, and say how long all would take.")] = False,
-    list_: Annotated[bool, arg(name="list", help="List the sweeps of the paper.")] = False,
+    dry_run: DryRun = False,
+    list_: Annotated[Switch, flag("List the sweeps of the paper.", name="list")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Do all runs of a table or figure of the paper, or of a sweep of your own; those that are complete are left alone.
+    """Train all runs of a table or figure of the paper, or of your own grid; complete runs are skipped.
 
-    A sweep file is JSON with the flags of longtail train as keys: a list is swept over, anything else is the same in
-    all runs: {"data": "digits", "imbalance": [10, 50], "loss": ["softmax", "focal"], "epochs": 40, "seed": [0, 1]}.
+    A sweep file is JSON with fields of the configuration as keys. Lists are swept over, all else is the same in all
+    runs: {"data": "digits", "imbalance": [10, 50], "loss": ["softmax", "focal"], "epochs": 40, "seed": [0, 1]}.
 
     Example: longtail sweep heatmap --dataset cifar10 --epochs 30 --model resnet8 --seeds 3
     """
     if list_:
         _list(as_json)
         return
-    configs = _configs(name, scale)
+    configs, options = _configs(name, scale), running.options
     if dry_run:
-        _preview(configs, running, where, as_json)
+        preview(configs, options, where, as_json)
         return
-    result = run_sweep(configs, running, where, progress())
-    _show(configs, running, as_json)
+    result = run_sweep(configs, options, where, progress())
+    _show([*result.done, *result.failed], options, as_json)
     if result.failed:
         first, reason = next(iter(result.failed.items()))
         raise TrainingError(f"{len(result.failed)} of {len(configs)} runs failed, such as {first.run_id}: {reason}")
@@ -90,11 +91,11 @@ def _list(as_json: bool) -> None:
 
 def _configs(name: str | None, scale: Scale) -> list[RunConfig]:
     if name is None:
-        raise ConfigError(f"which sweep? {', '.join(SWEEPS)}, or a .json or .py file; --list says more")
+        raise ConfigError(f"name a sweep: {', '.join(SWEEPS)}, or a .json or .py file; see longtail sweep --list")
     flags = asdict(scale)
     if name.endswith((".json", ".py")):
         if idle := [flag for flag, value in flags.items() if value != getattr(Scale, flag)]:
-            raise ConfigError(f"{idle[0]} would do nothing: {name} says it all")
+            raise ConfigError(f"--{idle[0].replace('_', '-')} applies to sweeps of the paper only: {name} says it all")
         return read_sweep(Path(name))
     check_choice("sweep", name, tuple(SWEEPS))
     dataset = flags.pop("dataset")
@@ -104,7 +105,9 @@ def _configs(name: str | None, scale: Scale) -> list[RunConfig]:
     return rescaled(SWEEPS[name].runs(dataset), **flags)
 
 
-def _preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOptions, as_json: bool) -> None:
+def preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOptions, as_json: bool) -> None:
+    """Print what would be trained, and how long that takes here."""
+    configs = identify(configs, options.data_dir)
     complete = set(complete_runs(configs, options))
     missing = [config for config in configs if config not in complete]
     progress().print("measuring …")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import csv
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,153 +13,81 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from longtail._checks import check_choice
-from longtail.lab.cli.output import AsJson, DataDir, console, is_first_process, print_json, progress
-from longtail.lab.config import OWN_OPTIONS, DataConfig, LossConfig, RunConfig, RunOptions, with_values
+from longtail.lab.cli.arguments import (
+    AsJson,
+    DryRun,
+    LossArguments,
+    RunningArguments,
+    SetupArguments,
+    Switch,
+    flag,
+    resolve,
+)
+from longtail.lab.cli.output import DataDir, console, is_first_process, print_json, progress
+from longtail.lab.config import RunConfig, RunOptions
 from longtail.lab.data import GROUPS, DataError
 from longtail.lab.data.listing import list_images
-from longtail.lab.recipes import LATE, RECIPES, default_recipe, late_options, scaled, usual_weighting
 
 if TYPE_CHECKING:
     from longtail.lab.training import LoadedRun
 
-__all__ = ["Run", "evaluate_command", "predict_command", "starting_point", "train_command", "with_loss"]
-
-DEFER = "Epoch of the recipe at which the class weights begin: 160 of its 200 are 16 with --epochs 20."
-ANNEAL = "Epochs of the recipe over which β then grows from 0, N = 1/(1-β) by the same factor in each."
+__all__ = ["Run", "evaluate_command", "predict_command", "run_training", "train_command"]
 
 Run = Positional[Annotated[Path, arg(metavar="RUN", help="A run folder.")]]
 
 
-def train_command(arguments: Sequence[str] | None) -> Callable[..., None]:
-    """The command with the defaults of the recipe, or of the configuration file, that ``arguments`` name."""
-    start = starting_point(arguments)
+def train_command(
+    setup: Annotated[SetupArguments, OmitArgPrefixes] = SetupArguments(),
+    loss: Annotated[LossArguments, OmitArgPrefixes] = LossArguments(),
+    running: Annotated[RunningArguments, OmitArgPrefixes] = RunningArguments(),
+    devices: Annotated[int | None, flag("Processes; one per GPU by default.")] = None,
+    show_config: Annotated[Switch, flag("Print the resolved configuration and stop.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a classifier. Run the same command again to resume; a finished run is left as it is.
 
-    def run(
-        config: Annotated[RunConfig, OmitArgPrefixes, arg(name="")] = start,
-        running: Annotated[RunOptions, OmitArgPrefixes] = RunOptions(),
-        devices: Annotated[
-            int | None, arg(help="Processes, each with its GPU or its part of the CPU; by default one for each GPU.")
-        ] = None,
-        defer_reweighting: Annotated[float | None, arg(help=DEFER)] = start.optimizer.defer_reweighting,
-        anneal_beta: Annotated[float | None, arg(help=ANNEAL)] = start.optimizer.anneal_beta,
-        recipe: Annotated[str | None, arg(help="cifar or large: where all other values start from.")] = None,
-        config_file: Annotated[
-            Path | None,
-            arg(
-                name="config", metavar="FILE", help="A config.json, or a run folder: where all other values start from."
-            ),
-        ] = None,
-        as_json: AsJson = False,
-    ) -> None:
-        """Train a classifier, or go on with a training that was interrupted.
-
-        The values shown are those of the recipe for the data; name the data, the loss and the epochs with --help to see
-        theirs. The same command goes on with a run that was interrupted, and leaves a finished one as it is.
-
-        Example: longtail train --data digits --imbalance 50 --loss focal --beta 0.999 --gamma 0.5 --model resnet8
-        """
-        from longtail.lab.training import RunFolder, train
-
-        path = train(config, running, progress() if is_first_process() else None, devices)
-        if not is_first_process():
-            return  # which speaks for all
-        result = RunFolder(path).result()
-        assert result is not None
-        if as_json:
-            print_json(result)
-            return
-        from longtail.lab.experiments.published import published  # not before the training: it would start later
-
-        final = result["final"]
-        groups = ", ".join(f"{name} {final[name]:.1%}" for name in GROUPS if final[name] is not None)
-        out = console()
-        if known := published(config):
-            out.print(f"published, of the full protocol: error {known.error:.2f}% ({known.place})", soft_wrap=True)
-        for line in (
-            f"error {final['error']:.2f}%; recall {final['balanced_accuracy']:.1%} ({groups})",
-            f"the run is in {path}: longtail evaluate {path}",
-        ):
-            out.print(line, soft_wrap=True)
-
-    return run
+    Example: longtail train --data digits --imbalance 50 --loss focal --class-balanced --model resnet8 --epochs 40
+    """
+    config = resolve(setup, loss)
+    if show_config:
+        sys.stdout.write(config.to_json())
+        return
+    run_training(config, running.options, devices, dry_run=dry_run, as_json=as_json)
 
 
-def starting_point(
-    arguments: Sequence[str] | None, loss: LossConfig | None = None, base: RunConfig | None = None
-) -> RunConfig:
-    """What the other flags are differences from; with a loss instead of theirs, or in place of a file, if given."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("data", "loss", "weighting", "beta", "recipe", "config", "epochs", "sampling"):
-        parser.add_argument(f"--{name}")
-    parser.add_argument("--betas", nargs="*")
-    for name in LATE:
-        parser.add_argument(f"--{name.replace('_', '-')}", f"--{name}", type=float)
-    try:
-        given, _ = parser.parse_known_args(list(arguments or ()))
-    except argparse.ArgumentError:  # a flag without its value, which the parser of all flags will say
-        return RunConfig()
-    if given.config and given.recipe:
-        raise ValueError(f"recipe {given.recipe} would do nothing: all values start from {given.config}")
-    epochs = None
-    with contextlib.suppress(ValueError):  # no number, which the parser of all flags will say
-        epochs = max(int(given.epochs or 0), 0)
-    late = {name: value for name in LATE if (value := getattr(given, name)) is not None and loss is None}
-    if given.config and base is None:
-        base = _read_config(Path(given.config))
-    if base is not None:
-        if given.sampling and given.sampling != base.data.sampling:
-            base = replace(base, data=replace(base.data, sampling=given.sampling, sampling_beta=None))
-        if given.loss or given.weighting or given.beta or given.betas:
-            base = with_loss(base, _with_beta(given, _loss(given, base.loss)))
-    else:
-        if arguments is not None and not given.data and not {"-h", "--help"} & set(arguments):
-            raise ValueError("which data? --data digits, a name of longtail data list, or a folder of images")
-        data = DataConfig(data=given.data or "digits")
-        recipe = given.recipe or default_recipe(data.data)
-        check_choice("recipe", recipe, tuple(RECIPES))
-        base = RECIPES[recipe](data, loss or _loss(given, LossConfig()))
-    base = with_values(base, late)
-    return replace(base, optimizer=scaled(base.optimizer, epochs or None))
+def run_training(
+    config: RunConfig, options: RunOptions, devices: int | None = None, *, dry_run: bool = False, as_json: bool = False
+) -> None:
+    """Train one run and print what came out."""
+    from longtail.lab.training import RunFolder, train
 
+    if dry_run:
+        from longtail.lab.cli.sweep import preview
+        from longtail.lab.experiments import ExecutorOptions
 
-def _read_config(path: Path) -> RunConfig:
-    if path.is_dir():
-        path /= "config.json"  # a run folder
-    try:
-        return RunConfig.from_json(path.read_text(encoding="utf-8"), path)
-    except FileNotFoundError:
-        raise ValueError(f"{path} does not exist") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from None
+        preview([config], options, ExecutorOptions(cpus_per_run=os.cpu_count() or 1), as_json)
+        return
+    path = train(config, options, progress() if is_first_process() else None, devices)
+    if not is_first_process():
+        return  # which speaks for all
+    result = RunFolder(path).result()
+    assert result is not None
+    if as_json:
+        print_json(result)
+        return
+    from longtail.lab.experiments.published import published  # not before the training: it would start later
 
-
-def _loss(given: argparse.Namespace, base: LossConfig) -> LossConfig:
-    """The loss that was named, without the values of another one."""
-    loss = given.loss or base.loss
-    usual = base.weighting if usual_weighting(loss) == usual_weighting(base.loss) else usual_weighting(loss)
-    weighting = given.weighting or usual
-    own: dict[str, Any] = {name: getattr(base, name) if loss == base.loss else None for name in OWN_OPTIONS}
-    beta = base.beta if weighting == base.weighting else None
-    betas = base.betas if weighting == base.weighting else ()
-    return replace(base, loss=loss, weighting=weighting, beta=beta, betas=betas, **own)
-
-
-def _with_beta(given: argparse.Namespace, loss: LossConfig) -> LossConfig:
-    """With the β that was named, one or one for each class, in place of the other kind."""
-    try:
-        beta, betas = given.beta and float(given.beta), tuple(map(float, given.betas or ()))
-    except ValueError:  # no number, which the parser of all flags will say
-        return loss
-    if loss.weighting != "effective" or (beta is None) == (not betas):
-        return loss
-    return replace(loss, beta=beta, betas=betas)
-
-
-def with_loss(base: RunConfig, loss: LossConfig) -> RunConfig:
-    """With another loss, and without a schedule of weights that it does not have."""
-    idle: dict[str, Any] = dict.fromkeys(name for name in LATE if name not in late_options(loss))
-    return replace(base, loss=loss, optimizer=replace(base.optimizer, **idle))
+    final = result["final"]
+    groups = ", ".join(f"{name} {final[name]:.1%}" for name in GROUPS if final[name] is not None)
+    out = console()
+    if known := published(config):
+        out.print(f"published, of the full protocol: error {known.error:.2f}% ({known.source})", soft_wrap=True)
+    for line in (
+        f"error {final['error']:.2f}%, balanced accuracy {final['balanced_accuracy']:.1%} ({groups})",
+        f"the run is in {path}: longtail evaluate {path}",
+    ):
+        out.print(line, soft_wrap=True)
 
 
 def evaluate_command(

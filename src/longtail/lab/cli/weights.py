@@ -17,13 +17,14 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from longtail._checks import check_choice
 from longtail.counts import IntArray, check_no_class_is_absent, imbalance_factor
-from longtail.lab.cli.output import AsJson, DataDir, console, print_json, whole_numbers
+from longtail.lab.cli.arguments import AsJson
+from longtail.lab.cli.output import DataDir, console, print_json, whole_numbers
 from longtail.lab.config import ConfigError
 from longtail.lab.data import (
     CATALOG,
     ImageDataset,
+    ImageFolderOptions,
     InMemoryImages,
-    OwnImages,
     SubsetOptions,
     data_folder,
     open_dataset,
@@ -53,7 +54,7 @@ def weights_command(
         str | None, arg(metavar="DATA", help="A name of longtail data list, or a folder or list of your own images.")
     ] = None,
     subset: Annotated[SubsetOptions, OmitArgPrefixes] = SubsetOptions(),
-    own: Annotated[OwnImages, OmitArgPrefixes] = OwnImages(),
+    files: Annotated[ImageFolderOptions, OmitArgPrefixes] = ImageFolderOptions(),
     data_dir: DataDir = None,
     scheme: Annotated[str, arg(help="effective (class-balanced), inverse, inverse_sqrt or uniform.")] = "effective",
     beta: Annotated[
@@ -82,9 +83,9 @@ def weights_command(
     given = [name for name, value in (("counts", counts), ("labels", labels), ("data", data)) if value is not None]
     if len(given) > 1:
         raise ConfigError(f"--{given[0]} and --{given[1]} both say what the classes are: give one")
-    if data is None and (subset != SubsetOptions() or own != OwnImages()):
+    if data is None and (subset != SubsetOptions() or not files.is_default):
         raise ConfigError("options of a data set would do nothing without --data")
-    classes = _classes(counts, labels, data, subset, own, data_dir)
+    classes = _classes(counts, labels, data, subset, files, data_dir)
     schemes = {name: name for name in SCHEMES} if compare else {"weight": scheme}
     if absent == "error":
         check_no_class_is_absent(
@@ -106,11 +107,11 @@ def _classes(
     labels: Path | None,
     data: str | None,
     subset: SubsetOptions,
-    own: OwnImages,
+    files: ImageFolderOptions,
     folder: Path | None,
 ) -> Classes:
     if data is not None:
-        return _of_data(data, subset, own, folder)
+        return _of_data(data, subset, files, folder)
     if counts is None:
         return _of_labels(labels)
     if "," in counts or counts.strip().isdecimal():
@@ -119,9 +120,9 @@ def _classes(
     return _of_table(Path(counts))
 
 
-def _of_data(data: str, subset: SubsetOptions, own: OwnImages, folder: Path | None) -> Classes:
-    is_absent = data in SIZES and own == OwnImages() and not CATALOG[data].is_in(data_folder(folder))
-    dataset, _ = subset.choose(_as_released(data) if is_absent else open_dataset(data, folder, own=own))
+def _of_data(data: str, subset: SubsetOptions, files: ImageFolderOptions, folder: Path | None) -> Classes:
+    is_absent = data in SIZES and files.is_default and not CATALOG[data].is_in(data_folder(folder))
+    dataset, _ = subset.choose(_as_released(data) if is_absent else open_dataset(data, folder, files=files))
     return Classes(list(dataset.classes), dataset.counts)
 
 

@@ -1,22 +1,25 @@
 """Configurations: what a run is, from its parts to its id."""
 
+from longtail.lab.config.data import DataConfig
+from longtail.lab.config.encoding import leaves, with_fields
 from longtail.lab.config.errors import ConfigError, config_errors, shortest
-from longtail.lab.config.parts import OF_WEIGHTS, OWN_OPTIONS, DataConfig, HeadConfig, LossConfig, OptimizerConfig
-from longtail.lab.config.run import RunConfig, RunOptions, Setting, field_places, with_values
+from longtail.lab.config.loss import LOSS_KWARGS, WEIGHT_FIELDS, LossConfig
+from longtail.lab.config.model import ModelConfig
+from longtail.lab.config.optimizer import OptimizerConfig
+from longtail.lab.config.run import RunConfig, RunOptions
 
 __all__ = [
-    "OF_WEIGHTS",
-    "OWN_OPTIONS",
+    "LOSS_KWARGS",
+    "WEIGHT_FIELDS",
     "ConfigError",
     "DataConfig",
-    "HeadConfig",
     "LossConfig",
+    "ModelConfig",
     "OptimizerConfig",
     "RunConfig",
     "RunOptions",
-    "Setting",
     "config_errors",
-    "field_places",
+    "leaves",
     "shortest",
-    "with_values",
+    "with_fields",
 ]

@@ -1,20 +1,29 @@
-"""Dataclasses as JSON and back; what does not fit is refused by the name of its place."""
+"""Dataclasses as JSON and back; a value that does not fit is refused by the name of its field."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import types
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from longtail._checks import check_choice
+from longtail.lab.config.errors import ConfigError, config_errors
 
-__all__ = ["decode", "encode", "without_defaults"]
+__all__ = ["decode", "encode", "leaves", "with_fields", "without_defaults"]
+
+Config = TypeVar("Config")
+
+
+def _fields(kind: Any) -> list[dataclasses.Field[Any]]:
+    """Those that count: where data was found is no part of a configuration."""
+    return [item for item in dataclasses.fields(kind) if item.compare]
 
 
 def encode(value: Any) -> Any:
-    """A configuration as JSON has it; numbers that are to be floats are floats, so that 50 and 50.0 are the same.
+    """A configuration as JSON; whole numbers in float fields become floats, so that 50 and 50.0 are the same.
 
     Example:
         >>> from longtail.lab.data import SubsetOptions
@@ -25,7 +34,7 @@ def encode(value: Any) -> Any:
         return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
     kinds = _kinds(type(value))  # type: ignore[arg-type]
     encoded = {}
-    for item in dataclasses.fields(value):
+    for item in _fields(value):
         content = getattr(value, item.name)
         is_float = float in (kinds[item.name], *get_args(kinds[item.name]))
         content = tuple(map(float, content)) if is_float and isinstance(content, tuple) else content
@@ -45,7 +54,7 @@ def _default(kind: Any) -> dict[str, Any]:
 
 
 def without_defaults(value: Any) -> dict[str, Any]:
-    """The encoded fields that are not as they are by default.
+    """The encoded fields that differ from their defaults.
 
     Example:
         >>> from longtail.lab.data import SubsetOptions
@@ -54,7 +63,7 @@ def without_defaults(value: Any) -> dict[str, Any]:
     """
     encoded, default = encode(value), _default(type(value))  # type: ignore[arg-type]
     different: dict[str, Any] = {}
-    for item in dataclasses.fields(value):
+    for item in _fields(value):
         content = getattr(value, item.name)
         if dataclasses.is_dataclass(content):
             inner = without_defaults(content)
@@ -64,8 +73,8 @@ def without_defaults(value: Any) -> dict[str, Any]:
     return different
 
 
-def decode(content: Any, kind: Any, place: str) -> Any:
-    """JSON as a value of the type ``kind``; ``place`` says where it is from.
+def decode(content: Any, kind: Any, path: str) -> Any:
+    """JSON as a value of the type ``kind``; ``path`` names its field.
 
     Example:
         >>> from longtail.lab.data import SubsetOptions
@@ -74,31 +83,89 @@ def decode(content: Any, kind: Any, place: str) -> Any:
         ValueError: data.subset.imbalance cannot be 'x'
     """
     if dataclasses.is_dataclass(kind):
-        return _decode_dataclass(content, kind, place)
+        return _decode_dataclass(content, kind, path)
     if get_origin(kind) in (Union, types.UnionType):
         if content is None and type(None) in get_args(kind):
             return None
         (kind,) = (part for part in get_args(kind) if part is not type(None))
-    if get_origin(kind) is tuple and isinstance(content, list):
-        return tuple(decode(part, get_args(kind)[0], place) for part in content)
+    if get_origin(kind) is tuple and isinstance(content, (list, tuple)):
+        return tuple(decode(part, get_args(kind)[0], path) for part in content)
     if get_origin(kind) is Literal and content in get_args(kind):
         return content
     if kind is float and type(content) in (int, float):
         return float(content)
-    if kind is Path and isinstance(content, str):
+    if kind is Path and isinstance(content, (str, Path)):
         return Path(content)
     if type(content) is kind:
         return content
-    raise ValueError(f"{place} cannot be {content!r}")
+    raise ValueError(f"{path} cannot be {content!r}")
 
 
-def _decode_dataclass(content: Any, kind: Any, place: str) -> Any:
+def _decode_dataclass(content: Any, kind: Any, path: str) -> Any:
     if not isinstance(content, dict):
-        raise ValueError(f"{place or 'it'} must be an object, got {content!r:.60}")
-    kinds = _kinds(kind)
-    inner = {name: f"{place}.{name}".removeprefix(".") for name in content}
+        raise ValueError(f"{path or 'it'} must be an object, got {content!r:.60}")
+    kinds = {item.name: _kinds(kind)[item.name] for item in _fields(kind)}
+    inner = {name: f"{path}.{name}".removeprefix(".") for name in content}
     unknown = [name for name in content if name not in kinds]
     if unknown:
-        check_choice("key", inner[unknown[0]], [f"{place}.{name}".removeprefix(".") for name in kinds])
+        check_choice("key", inner[unknown[0]], [f"{path}.{name}".removeprefix(".") for name in kinds])
     values = {name: decode(value, kinds[name], inner[name]) for name, value in content.items()}
     return kind(**values)
+
+
+def leaves(kind: Any, path: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
+    """Where in a configuration each value is, by its short name: that of its field, or of its part for a ``name``.
+
+    Example:
+        >>> from longtail.lab.config import RunConfig
+        >>> found = leaves(RunConfig)
+        >>> found["imbalance"], found["model"], found["seed"]
+        (('data', 'subset', 'imbalance'), ('model', 'name'), ('seed',))
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for item in dataclasses.fields(kind):
+        here, inner = (*path, item.name), _kinds(kind)[item.name]
+        if dataclasses.is_dataclass(inner):
+            found |= leaves(inner, here)
+        else:
+            found[path[-1] if path and item.name == "name" else item.name] = here
+    return found
+
+
+def with_fields(config: Config, values: Mapping[str, Any]) -> Config:
+    """The configuration with other values, by short names or dotted paths.
+
+    Example:
+        >>> from longtail.lab.config import RunConfig
+        >>> config = with_fields(RunConfig(), {"imbalance": 50, "optimizer.momentum": 0.8})
+        >>> config.data.subset.imbalance, config.optimizer.momentum
+        (50.0, 0.8)
+    """
+    short = leaves(type(config))
+    paths = {".".join(path): path for path in short.values()}
+    changes: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in short and name not in paths:
+            with config_errors():
+                check_choice("field", name, tuple(paths) if "." in name else tuple(short))
+        *parents, leaf = short.get(name) or paths[name]
+        inner = changes
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[leaf] = value
+    changed: Config = _replaced(config, changes, "")
+    return changed
+
+
+def _replaced(part: Any, changes: Mapping[str, Any], path: str) -> Any:
+    kinds, values = _kinds(part.__class__), {}
+    for name, value in changes.items():
+        here = f"{path}.{name}".removeprefix(".")
+        if dataclasses.is_dataclass(kinds[name]):
+            values[name] = _replaced(getattr(part, name), value, here)
+            continue
+        try:
+            values[name] = decode(value, kinds[name], here)
+        except (ValueError, OverflowError) as error:
+            raise ConfigError(str(error)) from None
+    return dataclasses.replace(part, **values)

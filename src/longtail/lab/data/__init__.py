@@ -6,8 +6,8 @@ from longtail.lab.data.catalog import CATALOG, data_folder, fetch_dataset, open_
 from longtail.lab.data.dataset import ImageDataset, ImageFiles, InMemoryImages
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.folds import FoldOptions
+from longtail.lab.data.image_folder import ImageFolderOptions, fingerprint
 from longtail.lab.data.loaders import Batch, Loader, evaluation_loader, training_loader
-from longtail.lab.data.own_images import OwnImages
 from longtail.lab.data.subset import LongTailedSubset, SubsetOptions, long_tailed_subset
 from longtail.lab.data.summary import GROUPS, class_groups, summarize
 
@@ -19,10 +19,10 @@ __all__ = [
     "FoldOptions",
     "ImageDataset",
     "ImageFiles",
+    "ImageFolderOptions",
     "InMemoryImages",
     "Loader",
     "LongTailedSubset",
-    "OwnImages",
     "Shard",
     "SubsetOptions",
     "broken_images",
@@ -30,6 +30,7 @@ __all__ = [
     "data_folder",
     "evaluation_loader",
     "fetch_dataset",
+    "fingerprint",
     "in_order",
     "long_tailed_subset",
     "open_dataset",

@@ -18,9 +18,9 @@ from longtail.lab.data.dataset import ImageDataset
 from longtail.lab.data.digits import open_digits
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.fetch import Archive, fetch
+from longtail.lab.data.image_folder import ImageFolderOptions, open_image_folder
 from longtail.lab.data.imagenet import open_imagenet
 from longtail.lab.data.inaturalist import open_inaturalist
-from longtail.lab.data.own_images import OwnImages, open_own_images
 from longtail.lab.files import cache_folder
 
 __all__ = ["CATALOG", "OnError", "data_folder", "fetch_dataset", "open_dataset"]
@@ -141,7 +141,7 @@ def open_dataset(
     data: str | Path,
     data_dir: Path | str | None = None,
     *,
-    own: OwnImages = OwnImages(),
+    files: ImageFolderOptions = ImageFolderOptions(),
     on_error: OnError = "stop",
     console: Console | None = None,
 ) -> ImageDataset:
@@ -150,7 +150,7 @@ def open_dataset(
     Args:
         data: a name of ``CATALOG``, or a folder or list of images.
         data_dir: where named data sets are; see :func:`data_folder`.
-        own: how the user's own images are read.
+        files: how your own images are read.
         on_error: ``"skip"`` decodes every image file first, and leaves out those that cannot be; with ``"stop"`` a
             broken one stops whoever loads it.
         console: where to show progress.
@@ -162,11 +162,11 @@ def open_dataset(
     """
     check_choice("on_error", on_error, ("stop", "skip"))
     if str(data) in CATALOG:
-        if own != OwnImages():
+        if not files.is_default:
             raise DataError(f"{data} has its own classes and test images: other ones are only for your own images")
         dataset = CATALOG[str(data)].open(data_folder(data_dir))
     elif str(data) and Path(data).exists():
-        dataset = open_own_images(Path(data), own, check_lists=on_error == "stop")
+        dataset = open_image_folder(Path(data), files, check_lists=on_error == "stop")
     elif os.sep in str(data) or Path(data).suffix:
         raise DataError(f"{data} does not exist")
     else:

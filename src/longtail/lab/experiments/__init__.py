@@ -1,7 +1,6 @@
 """Experiments: many runs, on one machine or a cluster, and what they say together."""
 
 from longtail.lab.experiments.executor import ExecutorOptions
-from longtail.lab.experiments.own import expand, read_sweep
 from longtail.lab.experiments.paper import (
     beta_sweep,
     heatmap,
@@ -16,8 +15,9 @@ from longtail.lab.experiments.records import keep_records
 from longtail.lab.experiments.registry import SWEEPS
 from longtail.lab.experiments.results import load_results
 from longtail.lab.experiments.search import Candidate, SearchOptions
-from longtail.lab.experiments.small import small_heads, small_protocol
+from longtail.lab.experiments.small import small_parents, small_protocol
 from longtail.lab.experiments.sweep import SweepResult, estimate, run_sweep
+from longtail.lab.experiments.sweep_files import expand, read_sweep
 from longtail.lab.experiments.tune import TuneResult, tune
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
     "read_sweep",
     "rescaled",
     "run_sweep",
-    "small_heads",
+    "small_parents",
     "small_protocol",
     "table2",
     "table3",

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from longtail._checks import check_choice
-from longtail.lab.config import OF_WEIGHTS, OWN_OPTIONS
+from longtail.lab.config import LOSS_KWARGS, WEIGHT_FIELDS
 from longtail.lab.experiments.results import COMPARED, CONFIGURATION, SETTING, to_records
 from longtail.losses import LOSSES
 from longtail.samplers import SAMPLINGS
@@ -39,7 +39,7 @@ def summarize_results(frame: pd.DataFrame) -> pd.DataFrame:
         frame: what :func:`load_results` gave, or some rows of it.
 
     Returns:
-        The columns of the setting, ``label``, ``published``, ``n``, and ``…_mean`` and ``…_std`` (of a sample: missing
+        The columns of the setting, ``method``, ``published``, ``n``, and ``…_mean`` and ``…_std`` (of a sample: missing
         for a single run) of each metric; ordered by data, imbalance, network, loss, weights, last layer and
         sampling, the plain loss first.
 
@@ -56,8 +56,8 @@ def summarize_results(frame: pd.DataFrame) -> pd.DataFrame:
         ...         result = {"run_id": config.run_id, "final": final, "best_error": 29, "seconds": 9, "versions": {}}
         ...         write_atomically(folder / "config.json", config.to_json())
         ...         write_atomically(folder / "result.json", json.dumps(result))
-        ...     summarize_results(load_results(runs))[["label", "n", "error_mean", "error_std"]].values.tolist()
-        [['softmax_0.999', 2, 30.0, 0.0]]
+        ...     summarize_results(load_results(runs))[["method", "n", "error_mean", "error_std"]].values.tolist()
+        [['softmax', 2, 30.0, 0.0]]
     """
     runs = _complete(frame)
     metrics = _metrics(frame)
@@ -80,9 +80,9 @@ def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: f
         confidence: of the intervals.
 
     Returns:
-        The columns of the setting, ``label``, ``pairs``, and for each metric ``…_delta``, the mean difference, with the
-        limits ``…_low`` and ``…_high`` of its Student t interval, which needs two pairs. A setting that has no plain
-        partner has 0 pairs.
+        The columns of the setting, ``method``, ``pairs``, and for each metric ``…_delta``, the mean difference, with
+        the limits ``…_low`` and ``…_high`` of its Student t interval, which needs two pairs. A setting without a
+        plain partner has 0 pairs.
 
     Example:
         >>> import json, tempfile
@@ -90,15 +90,15 @@ def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: f
         >>> from longtail.lab.config import LossConfig, RunConfig
         >>> from longtail.lab.experiments import load_results
         >>> from longtail.lab.files import write_atomically
-        >>> plain = {"loss": LossConfig(weighting="uniform")}
+        >>> balanced = {"loss": LossConfig(beta=0.999)}
         >>> with tempfile.TemporaryDirectory() as runs:
-        ...     for config, error in ((RunConfig(), 30.0), (RunConfig(**plain), 32.5)):
+        ...     for config, error in ((RunConfig(**balanced), 30.0), (RunConfig(), 32.5)):
         ...         final = {"error": error}
         ...         result = {"run_id": config.run_id, "final": final, "best_error": 29, "seconds": 9, "versions": {}}
         ...         write_atomically(Path(runs) / config.run_id / "config.json", config.to_json())
         ...         write_atomically(Path(runs) / config.run_id / "result.json", json.dumps(result))
-        ...     to_records(deltas(load_results(runs), ["error"])[["label", "pairs", "error_delta", "error_low"]])
-        [{'label': 'softmax_0.999', 'pairs': 1, 'error_delta': -2.5, 'error_low': None}]
+        ...     to_records(deltas(load_results(runs), ["error"])[["method", "pairs", "error_delta", "error_low"]])
+        [{'method': 'class-balanced softmax, β 0.999', 'pairs': 1, 'error_delta': -2.5, 'error_low': None}]
     """
     from scipy.special import stdtrit  # and not scipy.stats, which is slow to import
 
@@ -107,7 +107,7 @@ def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: f
     for metric in metrics:
         check_choice("metric", metric, _metrics(frame))
     runs = _complete(frame)
-    runs["_family"] = _groups(runs, [name for name in SETTING if name not in OF_WEIGHTS])
+    runs["_family"] = _groups(runs, [name for name in SETTING if name not in WEIGHT_FIELDS])
     is_plain = runs["weighting"] == "uniform"
     names = list(metrics)
     # Plain runs that differ by how their weights of 1 would be normalized are the same run.
@@ -127,7 +127,8 @@ def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: f
 
 
 def _complete(frame: pd.DataFrame) -> pd.DataFrame:
-    runs = frame[frame["status"] == "complete"].drop_duplicates(list(CONFIGURATION)).reset_index(drop=True)
+    runs = frame[frame["status"] == "complete"]
+    runs = runs.drop_duplicates([*CONFIGURATION, "adjustment"]).reset_index(drop=True)
     return runs.assign(_setting=_groups(runs, list(SETTING)))
 
 
@@ -137,7 +138,7 @@ def _groups(runs: pd.DataFrame, columns: list[str]) -> pd.Series:
 
 
 def _settings(runs: pd.DataFrame) -> pd.DataFrame:
-    return runs.drop_duplicates("_setting").set_index("_setting")[[*SETTING, "label", "published"]]
+    return runs.drop_duplicates("_setting").set_index("_setting")[[*SETTING, "method", "published"]]
 
 
 def _metrics(frame: pd.DataFrame) -> list[str]:
@@ -151,8 +152,8 @@ def _in_order(settings: pd.DataFrame) -> pd.DataFrame:
         "sampling": {name: place for place, name in enumerate(("shuffled", *SAMPLINGS))},
         "weighting": {name: place for place, name in enumerate(WEIGHTINGS)},
     }
-    first = ("data", "imbalance", "model", "loss", *OWN_OPTIONS, "weighting", "beta")
-    first += ("head_method", "head_tau", "sampling")
+    first = ("data", "imbalance", "model", "loss", *LOSS_KWARGS, "weighting", "beta")
+    first += ("freeze", "adjustment", "sampling")
     columns = [*first, *(name for name in SETTING if name not in first)]
 
     def key(row: dict[str, Any]) -> list[tuple[bool, Any]]:

@@ -34,13 +34,13 @@ class Journal:
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder, Journal(Path(folder), SearchOptions(losses=("sigmoid",))) as journal:
-        ...     journal.loss(journal.next()).loss
+        ...     journal.loss(journal.next()).name
         'sigmoid'
     """
 
     def __init__(self, folder: Path, search: SearchOptions) -> None:
         self.folder, self.search = folder, search
-        self.space = {loss.label: loss for loss in search.space()}
+        self.space = {loss.slug: loss for loss in search.space()}
 
     def __enter__(self) -> Self:
         import optuna
@@ -142,8 +142,7 @@ class Journal:
         gamma = trial.suggest_float("gamma", 0.0, 3.0) if kind in owners_of("gamma") else None
         # As many digits as a training can tell apart, which are also those of its name: β = 0.9988, not 0.9987654321.
         beta = float(f"{1 - float(f'{1 / prototypes:.2g}'):.9g}") or None
-        weighting = "effective" if beta else "uniform"
-        return LossConfig(loss=kind, weighting=weighting, beta=beta, gamma=None if gamma is None else round(gamma, 2))
+        return LossConfig(name=kind, beta=beta, gamma=None if gamma is None else round(gamma, 2))
 
     def is_hopeless(self, trial: optuna.Trial, scores: list[float]) -> bool:
         """Whether to give it up, after one more fold."""
@@ -174,16 +173,16 @@ class Journal:
                 state=names[trial.state.name],
                 error=trial.user_attrs.get("error", ""),
             )
-            known = found.get(loss.label)  # a search may draw a loss twice
+            known = found.get(loss.slug)  # a search may draw a loss twice
             if known is None or states.index(candidate.state) < states.index(known.state):
-                found[loss.label] = candidate
+                found[loss.slug] = candidate
         places = list(self.space)
         return sorted(
             found.values(),
             key=lambda each: (
                 states.index(each.state),
                 -each.mean if each.scores else 0.0,
-                places.index(each.loss.label) if each.loss.label in places else 0,
+                places.index(each.loss.slug) if each.loss.slug in places else 0,
             ),
         )
 

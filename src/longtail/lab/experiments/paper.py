@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from longtail._checks import check_choice, check_positive_integer
-from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig, config_errors
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunConfig, config_errors
 from longtail.lab.data import SubsetOptions
 from longtail.lab.data.summary import BETAS
 from longtail.lab.experiments.published import published_entries
-from longtail.lab.recipes import cifar, large, scaled
+from longtail.lab.recipes import cifar, imagenet
 from longtail.losses import owners_of
 
 __all__ = [
@@ -42,22 +43,18 @@ def losses(
     """Softmax, sigmoid and focal losses of each γ, or other ones, each with each β; None is the plain loss.
 
     Example:
-        >>> [loss.label for loss in losses(betas=(None, 0.99), gammas=(0.5,))]
+        >>> [loss.slug for loss in losses(betas=(None, 0.99), gammas=(0.5,))]
         ['softmax', 'softmax_0.99', 'sigmoid', 'sigmoid_0.99', 'focal_0.5', 'focal_0.5_0.99']
     """
     with_gamma = [(kind, gamma) for kind in kinds for gamma in (gammas if kind in owners_of("gamma") else (None,))]
-    return [
-        LossConfig(loss=loss, gamma=gamma, weighting="uniform" if beta is None else "effective", beta=beta)
-        for loss, gamma in with_gamma
-        for beta in betas
-    ]
+    return [LossConfig(name=loss, gamma=gamma, beta=beta) for loss, gamma in with_gamma for beta in betas]
 
 
 def table2(dataset: str) -> list[RunConfig]:
     """Table 2: ResNet-32 with plain losses and the best class-balanced one, at six imbalances of CIFAR-10 or CIFAR-100.
 
     Example:
-        >>> len(table2("cifar10")), table2("cifar10")[-1].loss.label
+        >>> len(table2("cifar10")), table2("cifar10")[-1].loss.slug
         (35, 'sigmoid_0.9999')
     """
     check_choice("dataset", dataset, ("cifar10", "cifar100"))
@@ -85,7 +82,7 @@ def heatmap(dataset: str) -> list[RunConfig]:
     """Figures of appendix A: 5 losses, without the term and with 4 β, at 5 imbalances.
 
     Example:
-        >>> len(heatmap("cifar20")), heatmap("cifar20")[74].loss.label
+        >>> len(heatmap("cifar20")), heatmap("cifar20")[74].loss.slug
         (125, 'focal_0.5_0.9999')
     """
     check_choice("dataset", dataset, CIFAR)
@@ -96,12 +93,15 @@ def table3(dataset: str) -> list[RunConfig]:
     """Table 3: ResNet-50, -101 and -152 with softmax and class-balanced focal loss, inputs of 224 and 320 pixels.
 
     Example:
-        >>> [(run.model, run.loss.label, run.data.image_size) for run in table3("inaturalist2018")][-1]
+        >>> [(run.model.name, run.loss.slug, run.data.image_size) for run in table3("inaturalist2018")][-1]
         ('resnet152', 'focal_0.5_0.999', 320)
     """
     check_choice("dataset", dataset, LARGE)
     return [
-        replace(large(DataConfig(data=dataset, image_size=entry["image_size"]), _loss(entry)), model=entry["model"])
+        replace(
+            imagenet(DataConfig(name=dataset, image_size=entry["image_size"]), _loss(entry)),
+            model=ModelConfig(name=entry["model"]),
+        )
         for entry in published_entries()
         if entry["data"] == dataset
     ]
@@ -111,14 +111,14 @@ def training_curves(dataset: str) -> list[RunConfig]:
     """Figure 7: ResNet-50 with softmax and with class-balanced focal loss; of CIFAR, ResNet-32 at imbalance 50.
 
     Example:
-        >>> [run.loss.label for run in training_curves("imagenet")]
+        >>> [run.loss.slug for run in training_curves("imagenet")]
         ['softmax', 'focal_0.5_0.999']
     """
     check_choice("dataset", dataset, (*LARGE, *CIFAR))
-    pair = (LossConfig(weighting="uniform"), LossConfig(loss="focal", gamma=0.5, beta=0.999))
+    pair = (LossConfig(), LossConfig(name="focal", gamma=0.5, beta=0.999))
     if dataset in CIFAR:
         return [cifar(long_tailed(dataset, 50.0), loss) for loss in pair]
-    return [large(DataConfig(data=dataset), loss) for loss in pair]
+    return [imagenet(DataConfig(name=dataset), loss) for loss in pair]
 
 
 @config_errors()
@@ -141,7 +141,7 @@ def rescaled(
 
     Example:
         >>> runs = rescaled(table2("cifar10"), epochs=20, model="resnet8", seeds=3)
-        >>> len(runs), runs[0].model, runs[0].optimizer.milestones, runs[1].seed
+        >>> len(runs), runs[0].model.name, runs[0].optimizer.milestones, runs[1].seed
         (105, 'resnet8', (16.0, 18.0), 1)
     """
     check_positive_integer("seeds", seeds)
@@ -149,11 +149,10 @@ def rescaled(
         raise ConfigError("a sweep of no runs")
     changed = []
     for config in configs:
-        optimizer = scaled(config.optimizer, epochs)
+        optimizer = config.optimizer.with_epochs(epochs)
         optimizer = replace(optimizer, batch_size=optimizer.batch_size if batch_size is None else batch_size)
-        changed += [
-            replace(config, model=model or config.model, optimizer=optimizer, seed=seed) for seed in range(seeds)
-        ]
+        network = config.model if model is None else replace(config.model, name=model)
+        changed += [replace(config, model=network, optimizer=optimizer, seed=seed) for seed in range(seeds)]
     return changed
 
 
@@ -164,8 +163,9 @@ def long_tailed(dataset: str, imbalance: float) -> DataConfig:
         >>> long_tailed("cifar10", 50).subset.imbalance
         50.0
     """
-    return DataConfig(data=dataset, subset=SubsetOptions(imbalance=float(imbalance)))
+    return DataConfig(name=dataset, subset=SubsetOptions(imbalance=float(imbalance)))
 
 
 def _loss(entry: Mapping[str, object]) -> LossConfig:
-    return LossConfig(**{name: entry[name] for name in ("loss", "weighting", "beta", "gamma")})  # type: ignore[arg-type]
+    values: dict[str, Any] = {name: entry[name] for name in ("weighting", "beta", "gamma")}
+    return LossConfig(name=str(entry["loss"]), **values)

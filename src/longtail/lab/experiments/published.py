@@ -18,7 +18,7 @@ class Published:
     """A published result; errors in percent.
 
     Example:
-        >>> Published(error=29.64, place="Cui et al. 2019, Table 2").error_top5 is None
+        >>> Published(error=29.64, source="Cui et al. 2019, Table 2").error_top5 is None
         True
     """
 
@@ -26,7 +26,7 @@ class Published:
     """Of the test images."""
     error_top5: float | None = None
     """Images whose class is not among the five most probable ones."""
-    place: str
+    source: str
     """Where it was published."""
 
 
@@ -45,25 +45,23 @@ def published(config: RunConfig) -> Published | None:
     Example:
         >>> from longtail.lab.config import DataConfig, LossConfig
         >>> from longtail.lab.data import SubsetOptions
-        >>> data = DataConfig(data="cifar10", subset=SubsetOptions(imbalance=100))
-        >>> published(RunConfig(data=data, loss=LossConfig(loss="focal", gamma=1.0, beta=0.9999)))
-        Published(error=25.43, error_top5=None, place='Cui et al. 2019, Table 2')
+        >>> data = DataConfig(name="cifar10", subset=SubsetOptions(imbalance=100))
+        >>> published(RunConfig(data=data, loss=LossConfig(name="focal", gamma=1.0, beta=0.9999)))
+        Published(error=25.43, error_top5=None, source='Cui et al. 2019, Table 2')
     """
     data, subset, loss = config.data, config.data.subset, config.loss
-    is_cifar = data.data in ("cifar10", "cifar100")
+    is_cifar = data.name in ("cifar10", "cifar100")
     imbalance = 1.0 if is_cifar and subset.imbalance is None else subset.imbalance
-    if config.head.head_of is not None or data.sampling != "shuffled":
+    if config.model.weights is not None or data.sampling != "shuffled":
         return None
     if data.fold.folds is not None or subset.max_count is not None or subset.profile != "exponential":
         return None
     if loss.normalize != "classes" and loss.weighting != "uniform":
         return None
-    if data.mixup or data.cutmix or config.label != loss.label:  # what the paper does not do, such as late weights
+    if data.mixup or data.cutmix or loss.betas or loss.defer_reweighting is not None:  # not in the paper
         return None
-    if loss.betas:
-        return None
-    size = None if is_cifar else data.image_size
-    setting = (data.data, imbalance, size, config.model, loss.loss, loss.gamma, loss.weighting)
+    size = None if is_cifar else data.image_size or 224
+    setting = (data.name, imbalance, size, config.model.name, loss.name, loss.gamma, loss.weighting)
     # An effective weighting without a β is the starred one of equal classes, where all weights are 1 whatever the β.
     return _entries().get((*setting, loss.beta)) or _entries().get((*setting, None))
 
@@ -73,7 +71,7 @@ def _entries() -> dict[tuple[Any, ...], Published]:
     names = ("data", "imbalance", "image_size", "model", "loss", "gamma", "weighting", "beta")
     return {
         tuple(entry.get(name) for name in names): Published(
-            error=entry["error"], error_top5=entry.get("error_top5"), place=entry["place"]
+            error=entry["error"], error_top5=entry.get("error_top5"), source=entry["source"]
         )
         for entry in published_entries()
     }
@@ -83,7 +81,7 @@ def published_entries() -> list[dict[str, Any]]:
     """All of them, as they stand in the data file.
 
     Example:
-        >>> sorted({entry["place"] for entry in published_entries()})
+        >>> sorted({entry["source"] for entry in published_entries()})
         ['Cui et al. 2019, Table 2', 'Cui et al. 2019, Table 3']
     """
     entries: list[dict[str, Any]] = json.loads(resources.files(__package__).joinpath("published.json").read_bytes())

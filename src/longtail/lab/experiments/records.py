@@ -37,10 +37,12 @@ def keep_records(runs: Path | str, folder: Path | str) -> int:
     for run_id in complete:
         run = run_folder_of(runs, run_id)
         record = RunFolder(folder / run_id)
-        data = {name: value for name, value in run.data().items() if name not in ("indices", "places")}
+        data = {name: value for name, value in run.data().items() if name not in ("indices", "locations")}
         write_atomically(record.config_file, run.config_file.read_bytes())
         write_atomically(record.data_file, json.dumps(data, ensure_ascii=False) + "\n")
         write_atomically(record.metrics_file, run.metrics_file.read_bytes())
+        for path in sorted((run.path / "adjustments").glob("*.json")):
+            write_atomically(record.path / "adjustments" / path.name, path.read_bytes())
         # Last, as in the run itself: a record that has one is whole.
         write_atomically(record.result_file, run.result_file.read_bytes())
     return len(complete)

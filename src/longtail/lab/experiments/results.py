@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import math
@@ -15,10 +14,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
-from longtail.lab.config import OWN_OPTIONS, ConfigError, RunConfig, field_places
+from longtail.lab.config import LOSS_KWARGS, ConfigError, RunConfig, leaves, shortest
 from longtail.lab.experiments.published import published
 from longtail.lab.files import with_name, write_atomically
-from longtail.lab.training.run_folder import RunFolder
+from longtail.lab.training.run_folder import LOCATIONS, RunFolder
 
 __all__ = [
     "FIRST",
@@ -37,13 +36,15 @@ COMPARED = ("error", "balanced_accuracy", "many", "medium", "few")
 METRICS = (*COMPARED[:1], "error_top5", *COMPARED[1:], "nll", "calibration_error", "train_loss")
 """Those that there are columns of even if no run is complete; other ones that runs have follow."""
 
+ADJUSTMENTS = {"tau_norm": "τ-norm", "logit_adjustment": "logit adjustment"}
+
 LISTS = ("recall", "calibration")
 """Metrics that are lists: for each class, and for each bin of the confidence."""
 
 DTYPES = {int: "Int64", float: "float64", bool: "boolean", tuple: "object"}
 """Of columns, by the type of the field: all of them can miss values. Other fields are text."""
 
-OTHER = ("run_id", "status", "problem", "label", "best_error", "seconds", "published", "head_from")
+OTHER = ("run_id", "status", "problem", "method", "best_error", "seconds", "published", "weights_from", "adjustment")
 """Columns that are neither of the configuration nor metrics of the last epoch."""
 
 FILES = (
@@ -59,24 +60,33 @@ FILES = (
 """A folder that holds one of them is one of a run, or of what is left of it."""
 
 
-def _leaves(kind: Any) -> Iterator[tuple[str, type]]:
-    """Name and type of each value of a configuration; the network and the loss come before the schedule."""
-    kinds = get_type_hints(kind)
-    for name in sorted(kinds, key=[*("data", "model", "loss"), *kinds].index) if kind is RunConfig else kinds:
-        parts = get_args(kinds[name]) if get_origin(kinds[name]) in (Union, types.UnionType) else (kinds[name],)
-        part = next(part for part in parts if part is not type(None))
-        if dataclasses.is_dataclass(part):
-            yield from _leaves(part)
-        else:
-            yield name, get_origin(part) or part
+PATHS = {
+    name: path
+    for part in ("data", "model", "loss", "optimizer", "")  # the network and the loss before the schedule
+    for name, path in leaves(RunConfig).items()
+    if (path[0] == part or (not part and len(path) == 1)) and name not in LOCATIONS
+}
+"""Where in a configuration the value of each column is."""
 
 
-CONFIGURATION = {name: DTYPES.get(kind, "str") for name, kind in _leaves(RunConfig)}
+def _dtype(path: Sequence[str]) -> str:
+    """That of a column: all of them can miss values."""
+    kind: Any = RunConfig
+    for name in path:
+        kind = get_type_hints(kind)[name]
+        if get_origin(kind) in (Union, types.UnionType):
+            (kind,) = (part for part in get_args(kind) if part is not type(None))
+    return DTYPES.get(get_origin(kind) or kind, "str")
 
-PLACES = field_places()
 
-SETTING = (*(name for name in CONFIGURATION if name not in ("seed", "head_of")), "head_from")
-"""Columns that are the same in runs that differ by their seed alone, or by that of the run that the network is from."""
+CONFIGURATION = {name: _dtype(path) for name, path in PATHS.items()}
+
+SETTING = (
+    *(name for name in CONFIGURATION if name not in ("seed", "weights", "weights_sha256")),
+    "weights_from",
+    "adjustment",
+)
+"""Columns that are the same in runs that differ by their seed alone, or by that of the run their weights are from."""
 
 
 FIRST = ("data", "imbalance", "model", "epochs")
@@ -86,7 +96,7 @@ FIRST = ("data", "imbalance", "model", "epochs")
 def load_results(runs: Path | str) -> pd.DataFrame:
     """One row for each run folder below a folder, whether the run is complete or not.
 
-    Columns: ``run_id`` (the folder's name), ``status``, ``problem``, ``label`` of the run, ``published`` (the error of
+    Columns: ``run_id`` (the folder's name), ``status``, ``problem``, ``method`` of the run, ``published`` (the error of
     :func:`published`), each value of the configuration under the name of its flag, ``head_from`` (``head_of`` without
     its seed), the metrics after the last epoch, ``best_error``, ``seconds``, and ``version_…`` of what was used.
     ``status`` is one of
@@ -101,22 +111,24 @@ def load_results(runs: Path | str) -> pd.DataFrame:
 
     Example:
         >>> import tempfile
-        >>> config = RunConfig(model="resnet8")
+        >>> from longtail.lab.config import ModelConfig
+        >>> config = RunConfig(model=ModelConfig(name="resnet8"))
         >>> with tempfile.TemporaryDirectory() as runs:
         ...     write_atomically(Path(runs) / config.run_id / "config.json", config.to_json())
-        ...     load_results(runs)[["label", "model", "status", "problem"]].values.tolist()
-        [['softmax_0.999', 'resnet8', 'unfinished', '0 of 200 epochs']]
+        ...     load_results(runs)[["method", "model", "status", "problem"]].values.tolist()
+        [['softmax', 'resnet8', 'unfinished', '0 of 200 epochs']]
     """
-    rows = [_row(folder) for folder in _run_folders(Path(runs))]
+    rows = [row for folder in _run_folders(Path(runs)) for row in _rows(folder)]
     metrics = dict.fromkeys((*METRICS, *(name for row in rows for name in row["metrics"] if name not in LISTS)))
     versions = dict.fromkeys(name for row in rows for name in row["versions"])
     dtypes = {
         "run_id": "str",
         "status": "str",
         "problem": "object",
-        "label": "str",
+        "method": "str",
         **CONFIGURATION,
-        "head_from": "str",
+        "weights_from": "str",
+        "adjustment": "str",
     }
     dtypes |= dict.fromkeys((*metrics, "best_error", "seconds"), "float64") | dict.fromkeys(LISTS, "object")
     dtypes |= dict.fromkeys(versions, "str") | {"published": "float64"}
@@ -163,6 +175,21 @@ def _column(values: list[Any], dtype: str) -> pd.Series:
         return pd.Series(values, dtype="object")
 
 
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """A run and its adjustments."""
+    run = _row(path)
+    if run["status"] != "complete":
+        return [run]
+    rows = [run]
+    for slug, found in RunFolder(path).adjustments().items():
+        symbol = ADJUSTMENTS.get(found["method"], found["method"])
+        changed = {"adjustment": slug, "method": f"{run['method']}, {symbol} τ {shortest(found['tau'])}"}
+        final = found["final"]
+        outcome = _metrics_of(final, path / "adjustments" / f"{slug}.json")
+        rows.append(run | changed | {"metrics": outcome, "published": None, "best_error": final["error"]})
+    return rows
+
+
 def _row(path: Path) -> dict[str, Any]:
     """A run; what is not known of it has no key."""
     row: dict[str, Any] = {"run_id": with_name(path).name, "problem": None, "metrics": {}, "versions": {}}
@@ -171,9 +198,8 @@ def _row(path: Path) -> dict[str, Any]:
         with _damage_named(folder.config_file):
             config = folder.config()
             run_id, entry = config.run_id, published(config)
-        row |= {"label": config.label, **_values(config), "published": entry and entry.error}
-        with _damage_named(folder.config_file):
-            row["head_from"] = _head_from(path, config)
+        row |= {"method": config.title, **_values(config), "published": entry and entry.error}
+        row["weights_from"] = _weights_from(path, config)
         with _damage_named(folder.result_file):
             result = folder.result()
             outcome = None if result is None else _outcome(result, run_id)
@@ -191,18 +217,14 @@ def _row(path: Path) -> dict[str, Any]:
         return row | {"status": "damaged", "problem": _line(problem)}
 
 
-def _head_from(path: Path, config: RunConfig) -> str | None:
-    """Which setting the network is from, if it is from another run; its name where that run is not there any more."""
-    if config.head.head_of is None:
+def _weights_from(path: Path, config: RunConfig) -> str | None:
+    """Which setting the initial weights are from, whatever its seed; the name of the run or file if it is gone."""
+    if config.model.weights is None:
         return None
     try:
-        parent = RunFolder(path.parent / config.head.head_of).config()
+        return RunFolder(path.parent / config.model.weights).config().setting_id
     except ConfigError:
-        return config.head.head_of
-    if parent.head.head_of is not None:  # a head of a head: neither seed tells settings apart
-        before = _head_from(path.parent / config.head.head_of, parent)
-        parent = dataclasses.replace(parent, head=dataclasses.replace(parent.head, head_of=before))
-    return parent.setting_id
+        return config.model.weights
 
 
 @contextlib.contextmanager
@@ -220,16 +242,26 @@ def _outcome(result: Any, run_id: str) -> dict[str, Any]:
     """The values of a result; one that is not of the run, or not whole, is refused."""
     if result["run_id"] != run_id:
         raise ConfigError(f"result.json is of {result['run_id']}, but config.json of {run_id}")
-    # Of the last epoch alone are its seconds, and its learning rate, which has the name of a flag.
-    final = {name: value for name, value in result["final"].items() if name not in (*CONFIGURATION, *OTHER, "epoch")}
-    lists = {name: _numbers(final.pop(name)) for name in LISTS if name in final}
-    error = _finite(final.pop("error"))
     return {
-        "metrics": {"error": error, **{name: _optional(value) for name, value in final.items()}, **lists},
+        "metrics": _final_metrics(result["final"]),
         "best_error": _finite(result["best_error"]),
         "seconds": _finite(result["seconds"]),
         "versions": {f"version_{name}": str(value) for name, value in result["versions"].items()},
     }
+
+
+def _metrics_of(final: Any, file: Path) -> dict[str, Any]:
+    with _damage_named(file):
+        return _final_metrics(final)
+
+
+def _final_metrics(final: Any) -> dict[str, Any]:
+    # Not of the run as a whole: the seconds of the last epoch, its learning rate.
+    left_out = (*CONFIGURATION, *OTHER, "epoch", "images")
+    final = {name: value for name, value in final.items() if name not in left_out}
+    lists = {name: _numbers(final.pop(name)) for name in LISTS if name in final}
+    error = _finite(final.pop("error"))
+    return {"error": error, **{name: _optional(value) for name, value in final.items()}, **lists}
 
 
 def _numbers(value: Any) -> list[Any] | None:
@@ -264,7 +296,7 @@ def _line(text: object) -> str:
 
 def _values(config: Any) -> dict[str, Any]:
     """The values of a configuration by the names of their flags."""
-    values = {name: functools.reduce(getattr, place, config) for name, place in PLACES.items()}
+    values = {name: functools.reduce(getattr, path, config) for name, path in PATHS.items()}
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
@@ -294,16 +326,16 @@ def telling_columns(rows: list[dict[str, Any]], shown: Sequence[str], columns: S
     """Columns that, with those ``shown`` and the name of the loss, tell rows of :func:`to_records` apart.
 
     Example:
-        >>> rows = [{"label": "softmax", "data": "digits", "batch_size": size} for size in (32, 64)]
+        >>> rows = [{"method": "softmax", "data": "digits", "batch_size": size} for size in (32, 64)]
         >>> telling_columns(rows, ["data"], ["data", "batch_size"])
         ['data', 'batch_size']
     """
     told = list(shown)
     for name in columns:
-        if name in (*FIRST, "loss", "weighting", "beta", *OWN_OPTIONS):  # the name of the loss says the latter
+        if name in (*FIRST, "loss", "weighting", "beta", *LOSS_KWARGS):  # the name of the loss says the latter
             continue
-        kinds = {row_key(row, [*told, "label"]) for row in rows}
-        if len({row_key(row, [*told, "label", name]) for row in rows}) > len(kinds):
+        kinds = {row_key(row, [*told, "method"]) for row in rows}
+        if len({row_key(row, [*told, "method", name]) for row in rows}) > len(kinds):
             told.append(name)
     return told
 

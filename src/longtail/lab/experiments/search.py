@@ -22,7 +22,7 @@ class SearchOptions:
     """Which losses to try, and how.
 
     Example:
-        >>> [loss.label for loss in SearchOptions(losses=("softmax",), betas=(0.9, 0.999)).space()]
+        >>> [loss.slug for loss in SearchOptions(losses=("softmax",), betas=(0.9, 0.999)).space()]
         ['softmax', 'softmax_0.9', 'softmax_0.999']
     """
 
@@ -51,7 +51,7 @@ class SearchOptions:
         for gamma in self.gammas:
             check_non_negative("gammas", gamma)
         check_in_unit_interval("prune_threshold", self.prune_threshold)
-        there = {loss.loss for loss in self.space()}
+        there = {loss.name for loss in self.space()}
         if missing := [name for name in self.losses if name not in there]:
             raise ValueError(f"gammas must have a value for {' and '.join(missing)}")
         if self.trials is not None:
@@ -64,7 +64,7 @@ class SearchOptions:
         }[self.search]
         for name in idle:
             if getattr(self, name) != getattr(SearchOptions, name):
-                raise ConfigError(f"{name} would do nothing in the search {self.search}")
+                raise ConfigError(f"{name} has no effect with search {self.search}")
 
     def space(self) -> list[LossConfig]:
         """What the grid tries."""

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from longtail._checks import check_choice
-from longtail.lab.config import LossConfig, RunConfig
+from longtail.lab.config import LossConfig, ModelConfig, RunConfig
 from longtail.lab.data.summary import BETAS
 from longtail.lab.experiments.paper import long_tailed, losses
 from longtail.lab.experiments.published import published_entries
-from longtail.lab.recipes import cifar, rebalanced, retrained
+from longtail.lab.recipes import cifar
 
-__all__ = ["SMALL_DATASETS", "small_heads", "small_protocol"]
+__all__ = ["SMALL_DATASETS", "small_parents", "small_protocol"]
 
 SMALL_DATASETS = ("cifar10", "cifar100")
 EPOCHS = 20
-PLAIN = LossConfig(weighting="uniform")
+PLAIN = LossConfig()
 
 
 def small_protocol(dataset: str) -> list[RunConfig]:
@@ -29,7 +29,7 @@ def small_protocol(dataset: str) -> list[RunConfig]:
 
     Example:
         >>> runs = small_protocol("cifar100")
-        >>> len(runs), [run.label for run in runs[:4]]
+        >>> len(runs), [run.loss.slug for run in runs[:4]]
         (29, ['softmax', 'softmax_0.9', 'sigmoid', 'sigmoid_0.9'])
     """
     check_choice("dataset", dataset, SMALL_DATASETS)
@@ -38,42 +38,31 @@ def small_protocol(dataset: str) -> list[RunConfig]:
     return list(dict.fromkeys(runs))  # the β of the paper's best loss is one of figure 5, too
 
 
-def small_heads(runs: Sequence[RunConfig]) -> list[RunConfig]:
-    """What can be done after training, for the plain softmax runs among some, once they are complete.
-
-    The last layer trained anew on classes drawn alike (cRT), with weights of equal norm (τ = 1), and with adjusted
-    logits (τ = 1).
+def small_parents(runs: Sequence[RunConfig]) -> list[RunConfig]:
+    """The plain softmax runs, whose heads are retrained (cRT) and adjusted (τ-normalisation, logit adjustment).
 
     Example:
-        >>> [run.head.label for run in small_heads(small_protocol("cifar10")[:1])]
-        ['retrain', 'tau_norm_1', 'logit_adjustment_1']
+        >>> [run.title for run in small_parents(small_protocol("cifar10"))]
+        ['softmax', 'softmax']
     """
-    parents = [run for run in runs if run.label == "softmax" and run.data.sampling == "shuffled"]
-    return [
-        child
-        for parent in parents
-        for child in (retrained(parent), rebalanced(parent, "tau_norm"), rebalanced(parent, "logit_adjustment"))
-    ]
+    return [run for run in runs if run.title == "softmax"]
 
 
 def _compared(dataset: str, imbalance: float) -> list[RunConfig]:
     beta = _paper_beta(dataset, imbalance)
     chosen = losses(betas=(None, beta), gammas=(1.0,))
     chosen += [LossConfig(weighting="inverse"), LossConfig(weighting="inverse_sqrt")]
-    chosen += [LossConfig(beta=beta, normalize="samples"), LossConfig(loss="logit_adjusted", weighting="uniform")]
+    chosen += [LossConfig(beta=beta, normalize="samples"), LossConfig(name="logit_adjusted")]
     runs = [_run(dataset, imbalance, loss) for loss in chosen]
-    runs += [_deferred(_run(dataset, imbalance, LossConfig(loss=loss, beta=beta))) for loss in ("softmax", "ldam")]
+    deferred = [LossConfig(name=loss, beta=beta, defer_reweighting=0.8) for loss in ("softmax", "ldam")]
+    runs += [_run(dataset, imbalance, loss) for loss in deferred]
     plain = _run(dataset, imbalance, PLAIN)
     return [*runs, replace(plain, data=replace(plain.data, sampling="class_balanced"))]
 
 
 def _run(dataset: str, imbalance: float, loss: LossConfig) -> RunConfig:
-    return replace(cifar(long_tailed(dataset, imbalance), loss, EPOCHS), model="resnet8", test_every=5)
-
-
-def _deferred(run: RunConfig) -> RunConfig:
-    """With class weights from the first drop of the learning rate on."""
-    return replace(run, optimizer=replace(run.optimizer, defer_reweighting=run.optimizer.milestones[0]))
+    config = cifar(long_tailed(dataset, imbalance), loss, EPOCHS)
+    return replace(config, model=ModelConfig(name="resnet8"), test_every=5)
 
 
 def _paper_beta(dataset: str, imbalance: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -16,11 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
-from longtail.lab.data import ImageDataset, LongTailedSubset, open_dataset
+from longtail.lab.data import open_dataset
 from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_executor
 from longtail.lab.experiments.task import Outcome, Speeds, estimated_seconds
 from longtail.lab.files import check_writable
-from longtail.lab.training import Interrupted, RunFolder, TrainingError, open_data, stop_signals
+from longtail.lab.training import Interrupted, RunFolder, TrainingError, identify, open_data, stop_signals
 
 __all__ = ["SweepResult", "complete_runs", "duration", "estimate", "run_sweep"]
 
@@ -63,7 +62,7 @@ def run_sweep(
         >>> from longtail.lab.experiments import rescaled, table2
         >>> run_sweep(rescaled(table2("cifar10"), epochs=30, model="resnet8"))  # doctest: +SKIP
     """
-    wanted = list(dict.fromkeys(configs))
+    wanted = list(dict.fromkeys(identify(configs, options.data_dir, console)))
     folders = {config: RunFolder(options.runs / config.run_id) for config in wanted}
     result = SweepResult(done=complete_runs(wanted, options))
     complete = set(result.done)
@@ -74,8 +73,8 @@ def run_sweep(
     if where.executor == "local":
         # Data that cannot be opened is one error, and not one of each run.
         # What is wrong with one run alone, such as an imbalance it is too small for, is that run's error.
-        for data in {config.data.data: config.data for config in missing}.values():
-            open_dataset(data.data, options.data_dir, own=data.own, on_error=data.on_error, console=console)
+        for data in {config.data.name: config.data for config in missing if config.data.is_catalogued}.values():
+            open_dataset(data.name, options.data_dir, on_error=data.on_error, console=console)
     began = time.time()
     elsewhere: list[RunConfig] = []
     with (
@@ -89,7 +88,7 @@ def run_sweep(
             if stop.requested:
                 executor.stop()
                 done = f"{len(result.done)} of {len(wanted)} runs done"
-                raise Interrupted(f"interrupted with {done}; the same command goes on from there")
+                raise Interrupted(f"interrupted with {done}; run the same command to resume")
             # Twice as many as there is room for: a cluster that can grow is to see that there is more to do.
             while missing and len(in_flight) < 2 * executor.slots:
                 config = missing.popleft()
@@ -115,25 +114,16 @@ def run_sweep(
 def complete_runs(configs: Iterable[RunConfig], options: RunOptions) -> list[RunConfig]:
     """Those that have a result; one that cannot be read is none, so that its run is tried, and fails by name.
 
-    Runs of your own images are refused if those have changed since: old and new ones cannot be compared.
-
     Example:
         >>> from pathlib import Path
         >>> complete_runs([RunConfig()], RunOptions(runs=Path("nowhere")))
         []
     """
 
-    @functools.cache
-    def opened(data: DataConfig) -> tuple[ImageDataset, LongTailedSubset]:
-        return open_data(RunConfig(data=data), options.data_dir)
-
     def is_complete(config: RunConfig) -> bool:
-        folder, found = RunFolder(options.runs / config.run_id), False
         with contextlib.suppress(ConfigError):
-            found = folder.result() is not None
-        if found and config.data.places_exist:
-            folder.check_data(*opened(config.data))
-        return found
+            return RunFolder(options.runs / config.run_id).result() is not None
+        return False
 
     return [config for config in configs if is_complete(config)]
 
@@ -232,9 +222,9 @@ def estimate(
     with make_executor(where, options) as executor:
         for config in configs:
             if config.data not in images:
-                dataset, _ = open_data(config, options.data_dir)
+                dataset = open_data(config, options.data_dir).dataset
                 images[config.data] = (len(dataset.train), len(dataset.test))
-            kind = (config.data.data, config.data.image_size, config.model, config.precision, config.compile)
+            kind = (config.data, config.model, config.precision, config.compile)
             if kind not in speeds:
                 speeds[kind] = _measured(executor, config)
             seconds[config] = estimated_seconds(config, *images[config.data], speeds[kind])
@@ -250,7 +240,7 @@ def _measured(executor: Executor, config: RunConfig) -> Speeds:
         outcomes += [outcome for _, _, outcome in executor.wait(60.0)]
     for outcome in outcomes:
         if outcome.kind != "done":
-            raise TrainingError(f"cannot measure {config.model} on {config.data.data}: {outcome.message}")
+            raise TrainingError(f"cannot measure {config.model.name} on {config.data.name}: {outcome.message}")
     train, test = (sum(outcome.value[name] for outcome in outcomes) / slots for name in ("train", "test"))
     return Speeds(train, test)
 

@@ -42,7 +42,7 @@ def perform(task: Task, config: RunConfig, options: RunOptions) -> Outcome:
 
     Example:
         >>> from longtail.lab.config import DataConfig
-        >>> perform("measure", RunConfig(data=DataConfig(data="nowhere")), RunOptions()).kind
+        >>> perform("measure", RunConfig(data=DataConfig(name="nowhere")), RunOptions()).kind
         'failed'
     """
     try:
@@ -56,16 +56,16 @@ def perform(task: Task, config: RunConfig, options: RunOptions) -> Outcome:
     except (Interrupted, KeyboardInterrupt) as stop:
         return Outcome("interrupted", str(stop))
     except Exception as error:
-        if task == "train":
+        if task == "train" and config.is_identified:
             RunFolder(options.runs / config.run_id).record_failure(config, error)
         return Outcome("failed", " ".join(str(error).split()) or type(error).__name__)
 
 
 def _measure(config: RunConfig, options: RunOptions) -> dict[str, Any]:
     """Images per second of training and testing."""
-    dataset, _ = open_data(config, options.data_dir)
+    dataset, _, config = open_data(config, options.data_dir)
     # A batch of a thousand photographs would take minutes on a CPU; the speed of an image hardly depends on it.
-    batch_size = min(config.optimizer.batch_size, 128 if config.model in _SMALL else 16)
+    batch_size = min(config.optimizer.batch_size, 128 if config.model.name in _SMALL else 16)
     small = replace(config, optimizer=replace(config.optimizer, batch_size=batch_size))
     training = Training.new(
         small, options, make_fabric(small.precision, options.accelerator, 1), dataset, RunFolder(Path("nowhere"))
@@ -110,8 +110,6 @@ def estimated_seconds(config: RunConfig, train_images: int, test_images: int, sp
         >>> estimated_seconds(cifar(), 50_000, 10_000, Speeds(250.0, 1000.0)) / 3600
         11.66...
     """
-    if config.head.is_rebalanced:
-        return test_images / speeds.test
     epochs = config.optimizer.epochs
     tests = sum(config.is_tested_after(epoch) for epoch in range(1, epochs + 1))
     return epochs * train_images / speeds.train + tests * test_images / speeds.test

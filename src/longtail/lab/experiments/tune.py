@@ -38,8 +38,8 @@ class TuneResult:
 
     Example:
         >>> result = tune(lambda loss: cifar(loss=loss, epochs=20))  # doctest: +SKIP
-        >>> result.candidates[0].loss.label, result.test["error"]  # doctest: +SKIP
-        ('focal_0.5_0.999', 8.6)
+        >>> result.candidates[0].loss.title, result.test["error"]  # doctest: +SKIP
+        ('class-balanced focal, β 0.999, γ 0.5', 8.6)
     """
 
     folder: Path
@@ -78,24 +78,30 @@ def tune(
 
     Example:
         >>> from longtail.lab.recipes import cifar
-        >>> tune(lambda loss: cifar(loss=loss, epochs=20)).winner.loss.label  # doctest: +SKIP
-        'focal_0.5_0.999'
+        >>> tune(lambda loss: cifar(loss=loss, epochs=20)).winner.loss.title  # doctest: +SKIP
+        'class-balanced focal, β 0.999, γ 0.5'
     """
     base = configure(LossConfig())
     if base.data.fold.fold is not None:
-        raise ConfigError(f"fold {base.data.fold.fold} would do nothing: all folds are tried")
+        raise ConfigError("fold must not be given: all folds are tried")
     folds = base.data.fold.folds or FOLDS
     # Before anything starts: data that cannot be opened or cut.
-    dataset, _ = open_data(_final_run(base), options.data_dir)
+    dataset, _, opened = open_data(_final_run(base), options.data_dir)
+    data = replace(opened.data, fold=base.data.fold)
+
+    def found(loss: LossConfig) -> RunConfig:
+        """With the images and initial weights that were found."""
+        return replace(configure(loss), data=data, model=opened.model)
+
     for fold in range(folds):
         replace(base.data.fold, folds=folds, fold=fold).choose(dataset)
-    folder = _folder(configure, search, folds, options)
+    folder = _folder(found, search, folds, options)
     with (
         Journal(folder, search) as journal,
         make_executor(where, options) as executor,
         stop_signals() as stop,
     ):
-        tuning = _Tuning(configure, folds, options, journal, executor, console or Console(quiet=True))
+        tuning = _Tuning(found, folds, options, journal, executor, console or Console(quiet=True))
         tuning.run(lambda: _check(stop.requested, executor))
         return tuning.finish(lambda: _check(stop.requested, executor))
 
@@ -113,7 +119,7 @@ def _folder(
 def _check(stopped: bool, executor: Executor) -> None:
     if stopped:
         executor.stop()
-        raise Interrupted("interrupted; the same command goes on from there")
+        raise Interrupted("interrupted; run the same command to resume")
 
 
 def _fold_run(config: RunConfig, fold: int, folds: int) -> RunConfig:
@@ -175,7 +181,7 @@ class _Tuning:
             errors = [candidate.error for candidate in candidates if candidate.error]
             raise TrainingError(f"no loss has a result: {errors[0] if errors else 'nothing was tried'}")
         winner = _final_run(self.configure(complete[0].loss))
-        self.console.print(f"training with {winner.loss.label} on all training images", soft_wrap=True)
+        self.console.print(f"training with {winner.loss.title} on all training images", soft_wrap=True)
         self.executor.submit("train", winner)
         while True:
             check()
@@ -235,7 +241,7 @@ class _Tuning:
         said = {"complete": "all folds", "pruned": f"given up after {len(candidate.scores)} folds"}
         score = f"{candidate.mean:.1%}, " if candidate.scores else ""
         ending = said.get(candidate.state, "failed")
-        self.console.print(f"{candidate.loss.label}: balanced accuracy {score}{ending}", soft_wrap=True)
+        self.console.print(f"{candidate.loss.title}: balanced accuracy {score}{ending}", soft_wrap=True)
 
     def _groups(self, candidate: Candidate) -> dict[str, float | None]:
         values: dict[str, list[float]] = {name: [] for name in GROUPS}
@@ -249,7 +255,7 @@ class _Tuning:
 
     def _write(self, result: TuneResult) -> None:
         content = {
-            "winner": {"label": result.winner.loss.label, "run_id": result.winner.run_id},
+            "winner": {"title": result.winner.loss.title, "run_id": result.winner.run_id},
             "config": json.loads(result.winner.to_json()),
             "test": result.test,
             "search": asdict(self.journal.search),
@@ -258,7 +264,7 @@ class _Tuning:
             "runs_without_pruning": result.grid_runs,
             "candidates": [
                 {
-                    "label": candidate.loss.label,
+                    "title": candidate.loss.title,
                     "loss": asdict(candidate.loss),
                     "state": candidate.state,
                     "balanced_accuracy": candidate.mean if candidate.scores else None,

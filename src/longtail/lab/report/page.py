@@ -21,7 +21,7 @@ from longtail.lab.data.cifar import SIZES
 from longtail.lab.experiments.aggregate import without_folds
 from longtail.lab.experiments.results import SETTING, load_results, to_records
 from longtail.lab.files import write_atomically
-from longtail.lab.report import content, figures
+from longtail.lab.report import content, figures, tables
 from longtail.lab.report.figures.runs import OF_LOSS
 from longtail.lab.report.save import script_text, vega
 from longtail.lab.report.theme import spec
@@ -131,8 +131,8 @@ def make_page(runs: Path | str, title: str | None = None) -> str:
     folder = Path(runs)
     frame = without_folds(load_results(folder))
     groups = content.find_groups(frame, folder)
-    tables = [(group.name, content.class_table(group)) for group in groups]
-    settings = content.setting_table(frame)
+    by_class = [(group.name, content.class_table(group)) for group in groups]
+    settings = tables.setting_table(frame)
     headers = {column.name for column in settings.columns}
     charts = Charts()
     shown = [{"name": name, "charts": made} for name, made in _figures(frame, groups, folder, charts) if made]
@@ -142,11 +142,11 @@ def make_page(runs: Path | str, title: str | None = None) -> str:
         title=title or f"Results in {folder.resolve().name}",
         version=longtail.__version__,
         date=datetime.now(UTC).strftime("%d %B %Y").lstrip("0"),
-        sections=_sections(any(table for _, table in tables)),
+        sections=_sections(any(table for _, table in by_class)),
         overview=content.overview(frame),
         settings=settings,
-        runs=content.run_table(frame),
-        problems=content.problem_table(frame),
+        runs=tables.run_table(frame),
+        problems=tables.problem_table(frame),
         data_sets=list(dict.fromkeys(complete["data"])),
         losses=list(dict.fromkeys(complete["loss"])),
         has_groups="few %" in headers or "many %" in headers or "medium %" in headers,
@@ -155,7 +155,7 @@ def make_page(runs: Path | str, title: str | None = None) -> str:
         groups=shown,
         charts=charts.specs,
         charts_left_out=charts.left_out,
-        class_tables=[(name, table) for name, table in tables if table],
+        class_tables=[(name, table) for name, table in by_class if table],
         presets=_presets(groups),
         vega=Markup(vega()),
         css=Markup(_asset(environment, "report.css")),

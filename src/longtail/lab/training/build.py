@@ -2,59 +2,135 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 
 from longtail.counts import IntArray
 from longtail.heads import param_groups
-from longtail.lab.config import ConfigError, DataConfig, RunConfig
-from longtail.lab.data import DataError, ImageDataset, ImageFiles, InMemoryImages, LongTailedSubset, open_dataset
+from longtail.lab.config import ConfigError, ModelConfig, RunConfig
+from longtail.lab.data import (
+    DataError,
+    ImageDataset,
+    ImageFiles,
+    InMemoryImages,
+    LongTailedSubset,
+    fingerprint,
+    open_dataset,
+)
 from longtail.lab.data.batches import Order, shuffled
 from longtail.lab.models import CifarResNet, ResNet, build_model
 from longtail.losses import ClassBalancedLoss
 from longtail.samplers import class_aware_order
-from longtail.schedules import AnnealedReweighting, DeferredReweighting
+from longtail.schedules import DeferredReweighting
 
-__all__ = ["build_loss", "build_network", "build_optimizer", "build_order", "open_data"]
+__all__ = [
+    "OpenedData",
+    "build_loss",
+    "build_network",
+    "build_optimizer",
+    "build_order",
+    "identify",
+    "input_size",
+    "open_data",
+]
 
 
-def open_data(
-    config: RunConfig, data_dir: Path | None = None, console: Console | None = None
-) -> tuple[ImageDataset, LongTailedSubset]:
-    """The data set with the chosen training images, and which those are.
+INPUT_SIZE = 224
+
+
+class OpenedData(NamedTuple):
+    """A data set with the chosen training images, which those are, and the configuration that says so exactly."""
+
+    dataset: ImageDataset
+    subset: LongTailedSubset
+    config: RunConfig
+    """With the fingerprints of your own images and of initial weights filled in: it has a run id."""
+
+
+def open_data(config: RunConfig, data_dir: Path | None = None, console: Console | None = None) -> OpenedData:
+    """Open the data set of a run and choose its training images.
 
     Example:
+        >>> from longtail.lab.config import DataConfig
         >>> from longtail.lab.data import SubsetOptions
-        >>> dataset, subset = open_data(RunConfig(data=DataConfig(subset=SubsetOptions(imbalance=10))))
+        >>> dataset, subset, _ = open_data(RunConfig(data=DataConfig(subset=SubsetOptions(imbalance=10))))
         >>> len(dataset.train), subset.imbalance
         (519, 10.0)
     """
     data = config.data
-    dataset = open_dataset(data.data, data_dir, own=data.own, on_error=data.on_error, console=console)
-    if data.image_size != DataConfig.image_size and isinstance(dataset.train, InMemoryImages):
+    dataset = open_dataset(data.source, data_dir, files=data.files, on_error=data.on_error, console=console)
+    if data.image_size is not None and isinstance(dataset.train, InMemoryImages):
         height, width = dataset.train.images.shape[2:]
-        raise DataError(f"image_size {data.image_size} would do nothing: {data.data} has {height} × {width} pixels")
+        raise DataError(f"image_size requires image files: {data.name} has {height} × {width} pixels")
     betas, classes = len(config.loss.betas), len(dataset.classes)
     if betas not in (0, classes):
-        raise ConfigError(f"betas has {betas} values, but {data.data} has {classes} classes")
+        raise ConfigError(f"betas has {betas} values, but {data.name} has {classes} classes")
+    if not data.is_catalogued:
+        config = replace(config, data=data.found_at(fingerprint(dataset)))
+    config = replace(config, model=_find_weights(config.model))
     chosen, subset = data.subset.choose(dataset)
     chosen = data.fold.choose(chosen)
     if data.sampling != "shuffled" and not config.loss.is_plain:
-        twice = f"classes are balanced twice, by the sampling {data.sampling} and by the weights: --weighting uniform"
-        chosen = replace(chosen, notes=(*chosen.notes, f"{twice} has the sampling alone"))
-    return chosen, subset
+        note = f"classes are balanced twice, by {data.sampling} sampling and by class weights"
+        chosen = replace(chosen, notes=(*chosen.notes, note))
+    return OpenedData(chosen, subset, config)
+
+
+def identify(
+    configs: Iterable[RunConfig], data_dir: Path | None = None, console: Console | None = None
+) -> list[RunConfig]:
+    """The same configurations with fingerprints, so that they have run ids; each folder of images is opened once."""
+    digests: dict[tuple[object, ...], str] = {}
+    found = []
+    for config in configs:
+        data = config.data
+        if not data.is_catalogued:
+            key = (data.source, data.on_error, data.files, *data.files.locations.values())
+            if key not in digests:
+                dataset = open_dataset(data.source, data_dir, files=data.files, on_error=data.on_error, console=console)
+                digests[key] = fingerprint(dataset)
+            data = data.found_at(digests[key])
+        found.append(replace(config, data=data, model=_find_weights(config.model)))
+    return found
+
+
+def _find_weights(model: ModelConfig) -> ModelConfig:
+    """With the SHA-256 of the initial weights, and named by the run or file they come from."""
+    if model.weights is None:
+        return model
+    source = (model.weights_path or Path(model.weights)).absolute()
+    file = source / "model.safetensors" if source.is_dir() else source
+    if source.is_dir() and not (source / "result.json").exists():
+        raise ConfigError(f"{source} is not a finished run: it has no result.json")
+    try:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"cannot read the initial weights {file}: {error.strerror}") from None
+    if model.weights_sha256 not in (None, digest):
+        raise ConfigError(f"{file} has changed: its SHA-256 is not that of the run's initial weights")
+    return replace(model, weights=source.name, weights_sha256=digest, weights_path=source)
+
+
+def input_size(config: RunConfig) -> int:
+    """Width and height of the network's input for image files."""
+    return config.data.image_size or INPUT_SIZE
 
 
 def build_order(config: RunConfig, dataset: ImageDataset) -> Order:
     """Which training images each epoch holds.
 
     Example:
-        >>> dataset, _ = open_data(RunConfig())
+        >>> from longtail.lab.config import DataConfig
+        >>> dataset = open_data(RunConfig()).dataset
         >>> balanced = build_order(RunConfig(data=DataConfig(sampling="class_balanced")), dataset)
         >>> dataset.train.labels[balanced(0)].bincount()
         tensor([130, 130, 129, 130, 130, 129, 130, 130, 129, 130])
@@ -70,40 +146,74 @@ def build_order(config: RunConfig, dataset: ImageDataset) -> Order:
 
 
 def build_network(config: RunConfig, dataset: ImageDataset) -> CifarResNet | ResNet:
-    """The network with new weights, drawn from PyTorch's global generator."""
+    """The network with its initial weights; random ones are drawn from PyTorch's global generator."""
     channels = 3 if isinstance(dataset.train, ImageFiles) else dataset.train.images.shape[1]
-    loss = config.loss
-    return build_model(
-        config.model, len(dataset.classes), channels, prior_bias=loss.is_sigmoid, cosine_scale=loss.cosine_scale
+    loss, model = config.loss, config.model
+    network = build_model(
+        model.name, len(dataset.classes), channels, prior_bias=loss.is_sigmoid, cosine_scale=loss.cosine_scale
     )
+    if model.weights is not None:
+        load_initial_weights(network, model)
+    if model.freeze:
+        network.requires_grad_(False)
+        network.fc.requires_grad_(True)
+    return network
+
+
+def load_initial_weights(network: CifarResNet | ResNet, model: ModelConfig) -> None:
+    """Load the backbone, and the head where it fits and the backbone is not frozen."""
+    source = model.weights_path
+    assert source is not None
+    file = source / "model.safetensors" if source.is_dir() else source
+    expected = network.state_dict()
+    try:
+        found = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{file} holds no weights: {' '.join(str(error).split())[:120]}") from None
+
+    def is_head(name: str) -> bool:
+        return name.partition(".")[0] == "fc"
+
+    head_fits = not model.freeze and all(
+        name in found and found[name].shape == value.shape for name, value in expected.items() if is_head(name)
+    )
+    for name, value in expected.items():
+        if is_head(name) and not head_fits:
+            continue
+        if name not in found:
+            raise ConfigError(f"{file} does not fit {model.name}: it has no {name}")
+        if found[name].shape != value.shape:
+            shapes = f"shape {tuple(found[name].shape)}, not {tuple(value.shape)}"
+            raise ConfigError(f"{file} does not fit {model.name}: {name} has {shapes}")
+    if unknown := [name for name in found if name not in expected and not is_head(name)]:
+        raise ConfigError(f"{file} does not fit {model.name}, which has no {unknown[0]}")
+    loaded = {name: value for name, value in found.items() if head_fits or not is_head(name)}
+    network.load_state_dict(expected | loaded)
 
 
 def build_loss(config: RunConfig, counts: IntArray) -> nn.Module:
     """The loss, summed over samples; ``counts`` are those of the images it is trained on."""
     loss = config.loss
-    own: dict[str, Any] = loss.own_options
+    kwargs: dict[str, Any] = loss.loss_kwargs
     if loss.cosine_scale is not None:
         # The network multiplies its cosines itself, so that its logits are those of its probabilities. Then
         # s(z - Δ) = sz - sΔ has margins of that size, and nothing is left to scale.
-        own = {"max_margin": loss.cosine_scale * own["max_margin"], "scale": 1.0}
+        kwargs = {"max_margin": loss.cosine_scale * kwargs["max_margin"], "scale": 1.0}
     criterion = ClassBalancedLoss(
         counts,
-        loss.loss,
-        loss.betas or (0.999 if loss.beta is None else loss.beta),
-        **own,
+        loss.name,
+        loss.betas or (0.0 if loss.beta is None else loss.beta),
+        **kwargs,
         scheme=loss.weighting,
         normalize=loss.normalize,
         reduction="sum",
     )
-    start, span = config.optimizer.defer_reweighting, config.optimizer.anneal_beta
-    if span is not None:
-        begin, options = start or 0.0, {"normalize": loss.normalize}
-        return AnnealedReweighting(criterion, counts, loss.beta, start=begin, end=begin + span, **options)
+    start = config.reweight_start
     return criterion if start is None else DeferredReweighting(criterion, start)
 
 
 def build_optimizer(config: RunConfig, network: CifarResNet | ResNet) -> torch.optim.Optimizer:
-    """Stochastic gradient descent, with weight decay where it belongs."""
+    """The optimizer, with weight decay where it belongs."""
     optimizer = config.optimizer
     groups: list[dict[str, Any]] = [{"params": list(network.parameters()), "weight_decay": optimizer.weight_decay}]
     if config.loss.is_sigmoid or not optimizer.decay_norms:
@@ -118,13 +228,10 @@ def build_optimizer(config: RunConfig, network: CifarResNet | ResNet) -> torch.o
         kept = {id(weight) for weight in norms}
         groups[0]["params"] = [weight for weight in groups[0]["params"] if id(weight) not in kept]
         groups[1]["params"] += norms
-    for group in groups:  # all of them, unless only a last layer is trained
+    for group in groups:  # all of them, unless the backbone is frozen
         group["params"] = [weight for weight in group["params"] if weight.requires_grad]
-    return torch.optim.SGD(
-        groups,
-        lr=optimizer.learning_rate_at(0.0),
-        momentum=optimizer.momentum,
-        nesterov=optimizer.nesterov,
-        # With the others, the scaler of 16-bit gradients waits for the device in each step.
-        fused=True if config.precision == "16-mixed" else None,
-    )
+    # With the others, the scaler of 16-bit gradients waits for the device in each step.
+    shared: dict[str, Any] = {"lr": optimizer.lr_at(0.0), "fused": True if config.precision == "16-mixed" else None}
+    if optimizer.name == "adamw":
+        return torch.optim.AdamW(groups, betas=(optimizer.momentum, 0.999), **shared)
+    return torch.optim.SGD(groups, momentum=optimizer.momentum, nesterov=optimizer.nesterov, **shared)

@@ -79,7 +79,7 @@ class Display:
         if not self.console.is_terminal:
             self.say(
                 f"epoch {line['epoch']}/{self.epochs}: loss {line['train_loss']:.4g}, {errors}, "
-                f"learning rate {line['learning_rate']:.3g}, {line['images_per_second']:,.0f} images/s"
+                f"learning rate {line['lr']:.3g}, {line['images_per_second']:,.0f} images/s"
             )
         self.record(line)
 

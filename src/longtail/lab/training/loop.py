@@ -13,19 +13,18 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from longtail._checks import check_positive_integer
-from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
+from longtail.lab.config import ConfigError, RunConfig, RunOptions
 from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset, Shard, evaluation_loader, training_loader
 from longtail.lab.models.batch_norm import synchronise_batch_norms
-from longtail.lab.training.build import build_loss, build_network, build_optimizer, build_order, open_data
+from longtail.lab.training.build import build_loss, build_network, build_optimizer, build_order, input_size, open_data
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from longtail.lab.training.display import Display
 from longtail.lab.training.errors import Interrupted, TrainingError
-from longtail.lab.training.head import check_parent, take_over
 from longtail.lab.training.metrics import ClassifierMetrics
 from longtail.lab.training.processes import make_fabric, opened_by_first, share_buffers, total
 from longtail.lab.training.run_folder import RunFolder
 from longtail.lab.training.state import ADVICE, State, Stop, Timer, stop_signals
-from longtail.schedules import AnnealedReweighting, DeferredReweighting
+from longtail.schedules import DeferredReweighting
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -42,10 +41,10 @@ def train(
     console: Console | None = None,
     devices: int | None = None,
 ) -> Path:
-    """Train what ``config`` says, or go on with it, and return its run folder.
+    """Train a configuration, or resume it, and return its run folder.
 
-    A complete run is left as it is. One that was killed goes on from its last checkpoint, and ends with the same
-    weights, bit for bit, as one that was not (on a CPU, with as many threads).
+    A complete run is left as it is. An interrupted one resumes from its last checkpoint and ends with the same weights,
+    bit for bit, as one that was not interrupted (on a CPU, with as many threads).
 
     Args:
         config: what to train.
@@ -57,40 +56,34 @@ def train(
     Example:
         >>> from dataclasses import replace
         >>> from tempfile import TemporaryDirectory
+        >>> from longtail.lab.config import ModelConfig
         >>> from longtail.lab.recipes import cifar
         >>> with TemporaryDirectory() as runs:
-        ...     path = train(replace(cifar(epochs=1), model="resnet8"), RunOptions(runs=Path(runs)))
+        ...     path = train(replace(cifar(epochs=1), model=ModelConfig(name="resnet8")), RunOptions(runs=Path(runs)))
         ...     sorted(file.name for file in path.glob("*.json"))
         ['config.json', 'data.json', 'result.json']
     """
     if devices is not None:
         check_positive_integer("devices", devices)
-    folder = RunFolder(options.runs / config.run_id)
-    if folder.result_file.exists():
-        if config.data.places_exist:  # another folder of the same name would have the result of this one
-            folder.check_data(*open_data(config, options.data_dir))
-        if console:
-            console.print(f"{folder.path} is complete already: nothing was trained", soft_wrap=True)
-        return folder.path
+    if config.is_identified and (done := _complete(config, options, console)):
+        return done  # without opening the data
     # First the data: a run that cannot start leaves no folder, and says why once, before it starts other processes.
-    # Images that are named here are those: what was begun with others is refused.
-    source = folder if config.head.head_of is None else RunFolder(options.runs / config.head.head_of)
-    here = config if source is folder and config.data.places_exist else source.placed(config)
-    dataset, subset = open_data(here, options.data_dir, console)
+    dataset, subset, config = open_data(config, options.data_dir, console)
+    if done := _complete(config, options, console):
+        return done
+    build_network(config, dataset)  # refuses initial weights that do not fit
+    folder = RunFolder(options.runs / config.run_id)
     fabric = make_fabric(config.precision, options.accelerator, devices)
     console = console if fabric.is_global_zero else None
-    check_parent(config, options.runs, dataset, subset)
     with folder.written(), opened_by_first(folder, config, fabric), stop_signals() as stop:
         if fabric.world_size == 1 and folder.result_file.exists():
             return folder.path  # another process has finished it since
         training = Training.new(config, options, fabric, dataset, folder)
-        notes = [*dataset.notes, *training.resume(subset, here.data)]
+        notes = [*dataset.notes, *training.resume(subset)]
         lines = folder.metrics(training.state.epoch)
         with training.display(console) as display:
             for note in notes:
                 display.say(note)
-            if config.head.is_rebalanced:
-                lines = [tested_alone(training, Timer(options.checkpoint_minutes), display)]
             while training.state.epoch < config.optimizer.epochs:
                 lines.append(train_epoch(training, Timer(options.checkpoint_minutes), stop, display))
                 # Both before the checkpoint: what is not there when it is written would be missing for ever.
@@ -101,6 +94,15 @@ def train(
         if fabric.is_global_zero:
             folder.finish(config, training.network, lines, fabric.world_size)
         fabric.barrier()
+    return folder.path
+
+
+def _complete(config: RunConfig, options: RunOptions, console: Console | None) -> Path | None:
+    folder = RunFolder(options.runs / config.run_id)
+    if not folder.result_file.exists():
+        return None
+    if console:
+        console.print(f"{folder.path} is already complete", soft_wrap=True)
     return folder.path
 
 
@@ -128,7 +130,7 @@ class Training:
     ) -> Training:
         """With new weights."""
         shared: dict[str, Any] = {
-            "image_size": config.data.image_size,
+            "image_size": input_size(config),
             "shard": Shard(fabric.global_rank, fabric.world_size),
             "device": fabric.device,
             "workers": options.workers,
@@ -137,7 +139,6 @@ class Training:
         mixing: dict[str, Any] = {"mixup": config.data.mixup, "cutmix": config.data.cutmix}
         torch.manual_seed(config.seed)
         network = build_network(config, dataset)
-        take_over(network, config, options.runs, dataset.counts)
         if config.sync_batch_norm and fabric.world_size > 1:
             synchronise_batch_norms(network)
         # Convolutions are faster with the channels of a pixel side by side.
@@ -166,13 +167,8 @@ class Training:
             state=State(fabric.device),
         )
 
-    def resume(self, subset: LongTailedSubset, data: DataConfig) -> list[str]:
-        """Go on from the last checkpoint, if there is one, and say what was wrong with others.
-
-        Args:
-            subset: which images it is trained on.
-            data: and where they are.
-        """
+    def resume(self, subset: LongTailedSubset) -> list[str]:
+        """Resume from the last checkpoint, if there is one, and say what was wrong with others."""
         # One after another: the first process moves damaged ones out of the way.
         if self.fabric.is_global_zero:
             saved, notes = load_checkpoint(self.folder.path, State.CONTENT)
@@ -182,7 +178,7 @@ class Training:
         if saved and self.folder.data_file.exists():
             self.folder.check_data(self.dataset, subset)
         elif self.fabric.is_global_zero:
-            self.folder.write_data(self.dataset, subset, data)
+            self.folder.write_data(self.dataset, subset, self.config)
         if saved:
             try:
                 self.state.restore(saved, self.network, self.optimizer, self.fabric)
@@ -190,7 +186,7 @@ class Training:
                 reason = " ".join(str(error).split())[:200]
                 raise ConfigError(f"the checkpoint in {self.folder.path} is of another network: {reason}") from None
         if self.state.epoch or self.state.step:
-            notes.append(f"going on in epoch {self.state.epoch + 1} of {self.config.optimizer.epochs}")
+            notes.append(f"resuming in epoch {self.state.epoch + 1} of {self.config.optimizer.epochs}")
         elif len(self.loader) < FEW_STEPS:
             size = self.config.optimizer.batch_size
             notes.append(
@@ -216,12 +212,11 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
     """Train on each image once, or on those that are left, and return the epoch's line of metrics."""
     config, fabric, state = training.config, training.fabric, training.state
     images_seen = 0
-    # Batch norms of another run's network stay what they are, like all of it but the last layer.
-    training.model.train(config.head.head_of is None)
+    training.model.train(not config.model.freeze)  # norms of a frozen backbone keep their statistics, too
     for batch in training.loader.epoch(state.epoch, state.step):
         now = state.epoch + state.step / len(training.loader)
-        state.rate = config.optimizer.learning_rate_at(now)
-        if isinstance(training.criterion, (DeferredReweighting, AnnealedReweighting)):
+        state.rate = config.optimizer.lr_at(now)
+        if isinstance(training.criterion, DeferredReweighting):
             training.criterion.set_epoch(now)
         for group in training.optimizer.param_groups:
             group["lr"] = state.rate
@@ -230,7 +225,7 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
         display.step(state)
         if stop.agreed(fabric):
             training.save()
-            raise Interrupted(f"interrupted in epoch {state.epoch + 1}; the same command goes on from there")
+            raise Interrupted(f"interrupted in epoch {state.epoch + 1}; run the same command to resume")
         if timer.is_due(fabric, state.step):
             training.save()
     state.check_finite(fabric)
@@ -240,7 +235,7 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
     return {
         "epoch": state.epoch,
         "train_loss": loss_of_epoch / len(training.dataset.train),
-        "learning_rate": state.rate,
+        "lr": state.rate,
         "images_per_second": images_seen / train_seconds,
         "seconds": timer.seconds(),
         **found,
@@ -250,24 +245,13 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
 def tested(training: Training, display: Display) -> dict[str, Any]:
     """How good the network is on the test images."""
     fabric = training.fabric
-    metrics = ClassifierMetrics(training.dataset.counts, training.config.loss.loss, fabric.device)
+    metrics = ClassifierMetrics(training.dataset.counts, training.config.loss.name, fabric.device)
     display.testing()
     share_buffers(fabric, training.network)
     found = evaluate_network(fabric, training.network, training.test_loader, metrics)
     if not math.isfinite(found["nll"]):
         raise TrainingError(f"the network's outputs are no numbers after epoch {training.state.epoch + 1}: {ADVICE}")
     return found
-
-
-def tested_alone(training: Training, timer: Timer, display: Display) -> dict[str, Any]:
-    """The line of metrics of a network that is not trained: of the last epoch of the run that it is from."""
-    training.state.epoch = training.config.optimizer.epochs
-    found = tested(training, display)
-    line = {"epoch": training.state.epoch, "seconds": timer.seconds(), **found}
-    if training.fabric.is_global_zero:
-        training.folder.write_metrics([line])
-    display.record(line)
-    return line
 
 
 def train_step(training: Training, batch: Batch) -> None:

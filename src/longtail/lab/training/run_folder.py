@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
+import functools
 import json
 import os
 import platform
@@ -22,12 +22,15 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
-from longtail.lab.config import ConfigError, DataConfig, RunConfig, with_values
+from longtail.lab.config import ConfigError, RunConfig, leaves, with_fields
 from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset
 from longtail.lab.files import with_name, write_atomically
 from longtail.lab.training.errors import RunInUse, TrainingError
 
 __all__ = ["RunFolder"]
+
+LOCATIONS = {name: leaves(RunConfig)[name] for name in ("path", "test_data", "image_root", "weights_path")}
+"""Fields of a configuration that say where things were found; they are kept in ``data.json``."""
 
 
 class RunFolder:
@@ -92,8 +95,10 @@ class RunFolder:
         return [path for path in self.path.glob(".*.*") if pattern.fullmatch(path.name)]
 
     def config(self) -> RunConfig:
-        """What was asked for."""
-        return RunConfig.from_json(_read(self.config_file), self.config_file)
+        """What was asked for, and where its images and initial weights were found."""
+        config = RunConfig.from_json(_read(self.config_file), self.config_file)
+        found = self.data().get("locations", {}) if self.data_file.exists() else {}
+        return with_fields(config, {name: found[name] for name in LOCATIONS if name in found})
 
     def data(self) -> dict[str, Any]:
         """What was trained on: classes, images, how they were normalised."""
@@ -111,20 +116,17 @@ class RunFolder:
                 f"--runs {quote(str(with_name(self.path).parent))} goes on with it"
             )
 
-    def load_weights(self, network: nn.Module, without: str | None = None) -> None:
-        """Give a network the weights of this run, all or those ``without`` a layer; nothing in the file is run."""
+    def load_weights(self, network: nn.Module) -> None:
+        """Load the weights of this run into its network; loading runs no code that the file may hold."""
         config = self.config()
         try:
             with safe_open(self.model_file, framework="pt") as file:
                 if (owner := (file.metadata() or {}).get("run_id")) != config.run_id:
                     raise RuntimeError(f"it is of {owner}")
-            own, weights = network.state_dict(), load_file(self.model_file)
-            kept = {name: value for name, value in own.items() if name.partition(".")[0] == without}
-            others = {name: value for name, value in weights.items() if name.partition(".")[0] != without}
-            network.load_state_dict(others | kept)
+            network.load_state_dict(load_file(self.model_file))
         except (OSError, RuntimeError, SafetensorError) as error:
             reason = " ".join(str(error).split())[:120]
-            raise ConfigError(f"{self.model_file} is not a {config.model} of this run: {reason}") from None
+            raise ConfigError(f"{self.model_file} is not a {config.model.name} of this run: {reason}") from None
 
     def metrics(self, epochs: int | None = None) -> list[dict[str, Any]]:
         """A dictionary for each epoch, or for each of the first ``epochs``."""
@@ -133,8 +135,7 @@ class RunFolder:
         for number, line in enumerate(lines, start=1):
             try:
                 found.append(json.loads(line))
-                # A network whose last layer was only computed has one line, of the last epoch of the run it is from.
-                if found[-1]["epoch"] != number and (epochs or len(lines) > 1):
+                if found[-1]["epoch"] != number:
                     raise ValueError("it is of another epoch")
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigError(f"{self.metrics_file} is damaged in line {number}: {error}") from None
@@ -146,14 +147,9 @@ class RunFolder:
         """Replace all of them: after a resumption, those of epochs that are trained again are gone."""
         write_atomically(self.metrics_file, "".join(json.dumps(epoch) + "\n" for epoch in epochs))
 
-    def placed(self, config: RunConfig) -> RunConfig:
-        """With your own images where they were when this run began, if all are there still; else as seen from here."""
-        began = self.data().get("places", {}) if self.data_file.exists() else {}
-        return with_values(config, began) if all(Path(place).exists() for place in began.values()) else config
-
-    def write_data(self, dataset: ImageDataset, subset: LongTailedSubset, data: DataConfig) -> None:
+    def write_data(self, dataset: ImageDataset, subset: LongTailedSubset, config: RunConfig) -> None:
         """Keep what is trained on: which images, the class index, how images are prepared, and where files are."""
-        places = {name: os.path.abspath(place) for name, place in data.places.items()}
+        found = {name: functools.reduce(getattr, LOCATIONS[name], config) for name in LOCATIONS}
         images = dataset.train
         subset.save(
             self.data_file,
@@ -163,8 +159,7 @@ class RunFolder:
             mean=dataset.mean,
             std=dataset.std,
             image_shape=None if isinstance(images, ImageFiles) else list(images.images.shape[1:]),
-            files_sha256=_files_sha256(dataset),
-            places=places,
+            locations={name: str(path) for name, path in found.items() if path is not None},
         )
 
     def check_data(self, dataset: ImageDataset, subset: LongTailedSubset) -> None:
@@ -174,7 +169,6 @@ class RunFolder:
             "classes": list(dataset.classes),
             "labels_sha256": subset.labels_sha256,
             "sha256": subset.sha256,
-            "files_sha256": _files_sha256(dataset),
         }
         if any(began.get(name) != value for name, value in now.items()):
             raise ConfigError(
@@ -197,6 +191,24 @@ class RunFolder:
         write_atomically(self.result_file, json.dumps(result, indent=2) + "\n")
         self.error_file.unlink(missing_ok=True)
 
+    def write_adjustment(self, slug: str, content: dict[str, Any]) -> Path:
+        """Keep an adjustment of the last layer, and how good it is."""
+        path = self.path / "adjustments" / f"{slug}.json"
+        write_atomically(path, json.dumps(content, indent=2) + "\n")
+        return path
+
+    def adjustments(self) -> dict[str, dict[str, Any]]:
+        """All adjustments by their slugs."""
+        return {path.stem: self.adjustment(path.stem) for path in sorted((self.path / "adjustments").glob("*.json"))}
+
+    def adjustment(self, slug: str) -> dict[str, Any]:
+        """One adjustment: its method, τ and metrics."""
+        path = self.path / "adjustments" / f"{slug}.json"
+        if not path.exists():
+            there = ", ".join(sorted(each.stem for each in path.parent.glob("*.json"))) or "none"
+            raise ConfigError(f"{self.path} has no adjustment {slug!r}; it has {there}")
+        return _parsed(path, "method", "tau", "final")
+
     def record_failure(self, config: RunConfig, error: BaseException | str) -> None:
         """Keep why the run ended without a result, where there is room for it; one that succeeds later removes it."""
         with contextlib.suppress(OSError, ConfigError):
@@ -217,11 +229,6 @@ class RunFolder:
     def failure(self) -> dict[str, Any] | None:
         """Why the run ended without a result, if it did."""
         return _parsed(self.error_file, "error") if self.error_file.exists() else None
-
-
-def _files_sha256(dataset: ImageDataset) -> str | None:
-    """Of the names of the training images, where they are files."""
-    return hashlib.sha256(dataset.train.paths.tobytes()).hexdigest() if isinstance(dataset.train, ImageFiles) else None
 
 
 def versions() -> dict[str, str]:

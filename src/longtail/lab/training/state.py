@@ -25,7 +25,7 @@ AGREE_EVERY = 10
 
 NEVER = 2**31 - 1
 
-ADVICE = "try a lower --learning-rate or a longer --warmup-epochs"
+ADVICE = "try a lower optimizer.lr or more optimizer.warmup_epochs"
 
 
 class State:

@@ -159,9 +159,8 @@ def heatmap(frame: pd.DataFrame) -> Chart:
     runs = runs[runs["error"].notna()].reset_index(drop=True)
     if runs.empty:
         raise ConfigError("heatmap needs runs with a test error: there is none")
-    samples = (runs["normalize"] == "samples") & (runs["weighting"] != "uniform")
-    runs["row"] = runs["label"] + samples.map({True: " (per sample)", False: ""})
-    known = [loss.label for loss in losses()]
+    runs["row"] = runs["method"]
+    known = [loss.title for loss in losses()]
     order = [name for name in known if name in set(runs["row"])]
     order += [name for name in runs["row"].drop_duplicates() if name not in known]
     found = runs["imbalance"].sort_values(ascending=False, na_position="last").unique()

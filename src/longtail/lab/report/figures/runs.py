@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from longtail.lab.config import OF_WEIGHTS, OWN_OPTIONS, ConfigError, shortest
+from longtail.lab.config import LOSS_KWARGS, WEIGHT_FIELDS, ConfigError, shortest
 from longtail.lab.experiments.aggregate import WEIGHTINGS
 from longtail.lab.experiments.results import SETTING, run_folder_of
 from longtail.lab.report.theme import PLAIN, beta_name
@@ -25,10 +25,10 @@ __all__ = [
     "series",
 ]
 
-OF_TERM = tuple(name for name in OF_WEIGHTS if name != "betas")
-OF_LOSS = ("loss", *OWN_OPTIONS, *OF_WEIGHTS)
+OF_TERM = tuple(name for name in WEIGHT_FIELDS if name != "betas")
+OF_LOSS = ("loss", *LOSS_KWARGS, *WEIGHT_FIELDS)
 # A loss may be trained with a rate of its own, as the paper does on large data.
-FREE = (*OF_LOSS, "learning_rate")
+FREE = (*OF_LOSS, "lr")
 
 
 def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
@@ -55,20 +55,20 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
             _refuse_several(runs, column)
     twice = runs[runs.duplicated([*OF_LOSS, *may_differ, "seed"], keep=False)]
     if not twice.empty:
-        _refuse_several(twice, "learning_rate")
+        _refuse_several(twice, "lr")
     runs = runs.assign(
-        loss_name=[_loss_name(row) for row in runs[["loss", *OWN_OPTIONS]].to_dict("records")],
+        loss_name=[_loss_name(row) for row in runs[["loss", *LOSS_KWARGS]].to_dict("records")],
         term=[_term(*values) for values in zip(_betas_names(runs), *(runs[name] for name in OF_TERM), strict=True)],
     )
     kinds = list(LOSSES)
     ranks = pd.DataFrame(
         {
             "loss": runs["loss"].map(kinds.index),
-            **{name: runs[name].fillna(-1) for name in OWN_OPTIONS},
+            **{name: runs[name].fillna(-1) for name in LOSS_KWARGS},
             "weighting": runs["weighting"].map(WEIGHTINGS.index),
             "beta": runs["beta"].fillna(-1),
             "betas": runs["betas"],
-            **{name: runs[name].fillna(-1) for name in ("defer_reweighting", "anneal_beta")},
+            "defer_reweighting": runs["defer_reweighting"].fillna(-1),
             "normalize": runs["normalize"],
             "seed": runs["seed"],
         }
@@ -104,7 +104,7 @@ def _betas_names(runs: pd.DataFrame) -> list[str]:
     return ["β of each class" + (names[betas] if betas and len(lists) > 1 else "") for betas in runs["betas"]]
 
 
-def _term(betas: str, weighting: str, beta: float, normalize: str, late: float, span: float) -> str:
+def _term(betas: str, weighting: str, beta: float, normalize: str, deferred: float) -> str:
     """The class weights; how they are scaled, and when they begin, is told where it is not as in the paper."""
     if weighting == "uniform":
         return PLAIN
@@ -116,8 +116,7 @@ def _term(betas: str, weighting: str, beta: float, normalize: str, late: float, 
         else {"inverse": "1/n", "inverse_sqrt": "1/√n"}[weighting] + " weights"
     )
     name += "" if normalize == "classes" else ", per sample"
-    name += "" if pd.isna(late) else f", from epoch {late:g}"
-    return name + ("" if pd.isna(span) else f", over {span:g} epochs")
+    return name + ("" if pd.isna(deferred) else f", deferred to {deferred:g}")
 
 
 def series(runs: pd.DataFrame) -> list[str]:

@@ -1,0 +1,108 @@
+"""``longtail retrain`` and ``longtail adjust``: another head for a finished run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from tyro.conf import OmitArgPrefixes
+
+from longtail.lab.cli.arguments import AsJson, DryRun, RunningArguments, Set, Switch, flag, resolve
+from longtail.lab.cli.output import DataDir, console, print_json
+from longtail.lab.cli.train import Run, run_training
+from longtail.lab.config import ConfigError
+from longtail.lab.files import with_name
+from longtail.lab.recipes import retrained
+
+__all__ = ["adjust_command", "retrain_command"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainArguments:
+    """How to train the new head; by default as the run was trained, with its schedule scaled to 10 epochs."""
+
+    epochs: Annotated[int, flag("Number of training epochs; 10 by default.")] = 10
+    batch_size: Annotated[int | None, flag("Images per step; the learning rate scales with it.")] = None
+    lr: Annotated[float | None, flag("Learning rate.")] = None
+    seed: Annotated[int | None, flag("Seed of the new head and of the image order.")] = None
+    set: Set = ()
+
+
+def retrain_command(
+    run: Run,
+    training: Annotated[RetrainArguments, OmitArgPrefixes] = RetrainArguments(),
+    running: Annotated[RunningArguments, OmitArgPrefixes] = RunningArguments(),
+    devices: Annotated[int | None, flag("Processes; one per GPU by default.")] = None,
+    show_config: Annotated[Switch, flag("Print the resolved configuration and stop.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Retrain the classifier of a finished run (cRT): a new head, class-balanced sampling, the backbone frozen.
+
+    Short for longtail train --pretrained RUN --freeze --sampling class_balanced with the settings of the run. The
+    result is a new run beside it.
+
+    Example: longtail retrain runs/digits-50-resnet8-softmax-s0-0123456789
+    """
+    import sys
+
+    from longtail.lab.training import RunFolder
+
+    parent = with_name(run)
+    folder = RunFolder(parent)
+    base = retrained(folder.config(), str(parent), None)
+    folder.check_finished()
+    config = resolve(training, base=base)
+    if show_config:
+        sys.stdout.write(config.to_json())
+        return
+    options = running.options
+    if options.runs == RunningArguments.runs:
+        from dataclasses import replace
+
+        options = replace(options, runs=parent.parent)
+    run_training(config, options, devices, dry_run=dry_run, as_json=as_json)
+
+
+def adjust_command(
+    run: Run,
+    method: Annotated[
+        str | None,
+        flag(
+            "tau_norm: divide class weight vectors by their norm^τ. logit_adjustment: subtract τ log prior.",
+            metavar="NAME",
+        ),
+    ] = None,
+    tau: Annotated[tuple[float, ...], flag("τ, one or more; larger favours rare classes. 1 by default.")] = (1.0,),
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Adjust the last layer of a finished run for rare classes, without training, and evaluate it.
+
+    Adjustments are kept in RUN/adjustments/; evaluate and predict take them with --adjustment. Choose τ on a
+    validation fold, not on the test images.
+
+    Example: longtail adjust runs/digits-50-resnet8-softmax-s0-0123456789 --method tau_norm --tau 0.5 1
+    """
+    from longtail.lab.report.tables import comparison
+    from longtail.lab.training import RunFolder, adjust_run
+
+    if method is None:
+        raise ConfigError("--method is missing: tau_norm or logit_adjustment")
+    if not tau:
+        raise ConfigError("--tau is missing: 1, or several")
+    parent = with_name(run)
+    files = [adjust_run(parent, method, each, data_dir) for each in dict.fromkeys(tau)]
+    folder = RunFolder(parent)
+    adjustments = {file.stem: folder.adjustment(file.stem) for file in files}
+    if as_json:
+        print_json(adjustments)
+        return
+    result = folder.result()
+    assert result is not None
+    finals: dict[str, Any] = {"as trained": result["final"]}
+    finals |= {slug: found["final"] for slug, found in adjustments.items()}
+    out = console()
+    out.print(comparison("last layer", finals).to_rich())
+    for file in files:
+        out.print(f"{file}: longtail evaluate {parent} --adjustment {file.stem}", soft_wrap=True)

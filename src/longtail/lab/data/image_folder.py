@@ -1,0 +1,262 @@
+"""The user's own images: a folder for each class, or lists of paths and labels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import unicodedata
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from longtail._checks import check_positive_integer
+from longtail.counts import IntArray
+from longtail.lab.data.dataset import ImageDataset, ImageFiles
+from longtail.lab.data.errors import DataError
+from longtail.lab.data.listing import IMAGE_ENDINGS, list_images
+from longtail.lab.data.lists import LIST_ENDINGS, Labelled, check_files_exist, read_list
+from longtail.lab.data.subset import shuffled_by_class
+
+__all__ = ["ImageFolderOptions", "fingerprint", "open_image_folder"]
+
+TEST_NAMES = ("test", "val", "valid", "validation")
+SPLITS = ("train", *TEST_NAMES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFolderOptions:
+    """How to read a folder or list of images.
+
+    Example:
+        >>> ImageFolderOptions(test_fraction=0.1).class_depth is None
+        True
+    """
+
+    test_data: Path | None = field(default=None, compare=False)
+    """Folder or list of the test images, if they are separate from the training images."""
+    image_root: Path | None = field(default=None, compare=False)
+    """Folder that paths in lists are relative to; by default the folder of the list."""
+    class_depth: int | None = None
+    """Number of folder names that make a class; by default each folder that holds images is a class."""
+    test_fraction: float = 0.2
+    """Fraction of each class held out for testing, if there are no test images."""
+    split_seed: int = 0
+    """Seed of that split."""
+
+    @property
+    def locations(self) -> dict[str, Path | None]:
+        """Where files are: what they hold counts for a run, and not where they were found."""
+        return {"test_data": self.test_data, "image_root": self.image_root}
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing was asked for."""
+        return self == ImageFolderOptions() and not any(self.locations.values())
+
+
+def open_image_folder(
+    data: Path, options: ImageFolderOptions = ImageFolderOptions(), check_lists: bool = True
+) -> ImageDataset:
+    """Images in folders named like their classes, or in lists.
+
+    A folder holds ``train/`` and ``test/`` (or ``val/``), each with a folder for each class; or the class folders at
+    once, and then a part of each class is set aside to test on; or lists such as ``train.txt`` and ``test.txt``. A list
+    of :func:`~longtail.lab.data.lists.read_list`'s kind can be given instead of the folder; where its name ends in
+    ``train``, the one beside it that ends in ``test`` or ``val`` is the test list.
+
+    Args:
+        data: the folder or the list.
+        options: what else there is to say.
+        check_lists: whether the files that lists name must all exist.
+    """
+    if not data.exists():
+        raise DataError(f"{data} does not exist")
+    if options.class_depth is not None:
+        check_positive_integer("class_depth", options.class_depth)
+    notes: list[str] = []
+    train, test = _find_splits(data, options, notes)
+    for labelled in (train, test):
+        if check_lists and labelled and labelled.source.is_file():
+            check_files_exist(labelled)
+    classes = train.classes or sorted(set(train.names), key=_by_number_or_name)
+    train_files = _files(train, classes)
+    left_out = [*train.left_out, *(test.left_out if test else [])]
+    if left_out:
+        notes.append(f"left out, not known as images: {len(left_out):,} files, such as {left_out[0]}")
+    if test is not None:
+        test_files = _files(test, classes)
+        both = _everywhere(train) & _everywhere(test)
+        if both:
+            notes.append(f"{len(both):,} images are in both the training and the test set, such as {min(both)}")
+    else:
+        if len(set(train.paths)) < len(train.paths):
+            raise DataError(f"{train.source} names an image twice: give the test images apart, so that none is in both")
+        labels = train_files.labels.numpy()
+        apart = stratified_part(labels, options.test_fraction, options.split_seed)
+        single = sorted(set(range(len(classes))) - set(labels[apart].tolist()))
+        notes += [f"class {classes[label]!r} has a single image, which is not tested on" for label in single]
+        test_files = train_files.subset(np.flatnonzero(apart))
+        train_files = train_files.subset(np.flatnonzero(~apart))
+    return ImageDataset(
+        name=data.resolve().stem, classes=tuple(classes), train=train_files, test=test_files, notes=tuple(notes)
+    )
+
+
+def stratified_part(labels: IntArray, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Mark ``fraction`` of each class: at least one sample, and never the last one.
+
+    Example:
+        >>> stratified_part(np.array([0, 0, 0, 0, 1, 1, 2]), fraction=0.25, seed=0).astype(int)
+        array([0, 0, 1, 0, 1, 0, 0])
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"test_fraction must be between 0 and 1, got {fraction}")
+    marked = np.zeros(len(labels), dtype=np.bool_)
+    for samples in shuffled_by_class(labels, seed):
+        marked[samples[: min(max(round(fraction * len(samples)), 1), len(samples) - 1)]] = True
+    return marked
+
+
+def _find_splits(data: Path, options: ImageFolderOptions, notes: list[str]) -> tuple[Labelled, Labelled | None]:
+    splits = _split_folders(data)
+    if "train" in splits:
+        data, *tests = (splits[name] for name in SPLITS if name in splits)
+        beside = tests[0] if tests else None
+        notes += [f"{other} is not used" for other in (*tests[1:], *_other_folders(data.parent))]
+    else:
+        data = _train_list_in(data) or data
+        beside = _test_list_beside(data) if data.is_file() else None
+    train = _read(data, options)
+    if options.test_data:
+        return train, _read(options.test_data, options)
+    if train.splits:
+        return _by_split_column(train)
+    return train, _read(beside, options) if beside else None
+
+
+def _split_folders(data: Path) -> dict[str, Path]:
+    """Folders named train, test and the like, whatever the case of their letters."""
+    if not data.is_dir():
+        return {}
+    return {path.name.lower(): path for path in sorted(data.iterdir()) if path.name.lower() in SPLITS and path.is_dir()}
+
+
+def _other_folders(data: Path) -> list[Path]:
+    """Folders beside train that are no split, and look like classes: they hold images."""
+    return [path for path in sorted(data.iterdir()) if path.name.lower() not in SPLITS and _holds_images(path)]
+
+
+def _holds_images(path: Path) -> bool:
+    with suppress(OSError):  # it is no folder, or cannot be read, and is not asked for
+        return not path.name.startswith(".") and any(name.lower().endswith(IMAGE_ENDINGS) for name in os.listdir(path))
+    return False
+
+
+def _everywhere(labelled: Labelled) -> set[str]:
+    """Where the images are, so that those of two sources can be compared."""
+    root = str(labelled.root.resolve())
+    return {f"{root}/{path}" for path in labelled.paths}
+
+
+def _train_list_in(folder: Path) -> Path | None:
+    if not folder.is_dir():
+        return None
+    lists = sorted(
+        path for path in folder.iterdir() if path.suffix.lower() in LIST_ENDINGS and path.stem.endswith("train")
+    )
+    if len(lists) > 1:
+        raise DataError(f"{folder} has several lists of training images, {lists[0].name} and {lists[1].name}: give one")
+    return lists[0] if lists else None
+
+
+def _test_list_beside(train: Path) -> Path | None:
+    if not train.stem.endswith("train"):
+        return None
+    stem = train.stem.removesuffix("train")
+    names = (train.with_name(f"{stem}{name}{train.suffix}") for name in TEST_NAMES)
+    return next((path for path in names if path.is_file()), None)
+
+
+def _by_split_column(labelled: Labelled) -> tuple[Labelled, Labelled]:
+    strange = set(labelled.splits) - set(SPLITS)
+    if strange:
+        raise DataError(f"{labelled.source} has the split {min(strange)!r}: choose from {', '.join(SPLITS)}")
+    test = next((name for name in TEST_NAMES if name in labelled.splits), None)
+    if test is None or "train" not in labelled.splits:
+        raise DataError(f"{labelled.source} has a column split, but no images of {'train' if test else 'test'}")
+    return labelled.where("train"), labelled.where(test)
+
+
+def _read(source: Path, options: ImageFolderOptions) -> Labelled:
+    if source.is_dir():
+        return _read_folder(source, options.class_depth)
+    if source.suffix.lower() not in LIST_ENDINGS:
+        raise DataError(f"{source} is neither a folder nor a list ({', '.join(LIST_ENDINGS)})")
+    return read_list(source, options.image_root)
+
+
+def _read_folder(folder: Path, class_depth: int | None) -> Labelled:
+    labelled = Labelled(folder, folder)
+    for place, content in list_images(folder).items():
+        if content.images and not place:
+            raise DataError(f"{folder / content.images[0]} is not in a folder named like its class")
+        if not content.images and not content.folders:
+            others = f", only {len(content.others)} other files" if content.others else ""
+            raise DataError(f"{folder / place} holds no images{others}")
+        # Some systems write accents as characters of their own: the same class must not get two names.
+        name = "/".join(place.split("/")[:class_depth])
+        # A name that is no text would be one that no JSON takes.
+        name = unicodedata.normalize("NFC", os.fsencode(name).decode("utf-8", "backslashreplace"))
+        labelled.left_out += [f"{place}/{other}" for other in content.others]
+        labelled.paths += [f"{place}/{image}" for image in content.images]
+        labelled.names += [name] * len(content.images)
+    return labelled
+
+
+def _files(labelled: Labelled, classes: list[str]) -> ImageFiles:
+    index = {name: label for label, name in enumerate(classes)}
+    if len(index) != len(classes):
+        raise DataError(f"{labelled.source}: two classes have the same name")
+    known: dict[str, str] = {}
+    for path, name in zip(labelled.paths, labelled.names, strict=True):
+        if known.setdefault(path, name) != name:
+            raise DataError(f"{labelled.source} names {path} twice, as {known[path]!r} and as {name!r}")
+    try:
+        labels = [index[name] for name in labelled.names]
+    except KeyError as unknown:
+        path = labelled.paths[labelled.names.index(unknown.args[0])]
+        raise DataError(
+            f"{labelled.source}: {path} is of class {unknown}, which is not among the {len(classes)} training classes"
+        ) from None
+    return ImageFiles(labelled.root, labelled.paths, labels)
+
+
+def _by_number_or_name(name: str) -> tuple[float, str]:
+    return (int(name) if name.isdecimal() and len(name) < 300 else float("inf"), name)
+
+
+def fingerprint(dataset: ImageDataset) -> str:
+    """SHA-256 of the class names and of the relative paths, sizes and labels of all images.
+
+    The same images have the same fingerprint wherever they are; one more, one less or another size changes it.
+    """
+    content: list[object] = [dataset.classes]
+    for images in (dataset.train, dataset.test):
+        assert isinstance(images, ImageFiles)
+        paths = [os.fsdecode(bytes(path)) for path in images.paths]
+        content.append(sorted(zip(paths, _sizes(images), images.labels.tolist(), strict=True)))
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _sizes(images: ImageFiles) -> list[int]:
+    sizes = []
+    for index in range(len(images)):
+        try:
+            sizes.append(images.path(index).stat().st_size)
+        except OSError:  # reading it later says what is wrong
+            sizes.append(-1)
+    return sizes

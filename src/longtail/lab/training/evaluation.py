@@ -1,0 +1,214 @@
+"""Use a finished run: evaluate it, adjust its last layer, predict."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from longtail._checks import check_choice, check_non_negative, check_positive_integer
+from longtail.counts import IntArray, class_counts
+from longtail.heads import adjust_logits
+from longtail.lab.config import ConfigError, RunConfig, config_errors, shortest
+from longtail.lab.data import evaluation_loader
+from longtail.lab.data.decode import read_centre_crop, read_image
+from longtail.lab.models import build_model
+from longtail.lab.training.build import input_size, open_data
+from longtail.lab.training.loop import EVALUATION_BATCH, evaluate_network
+from longtail.lab.training.metrics import ClassifierMetrics, log_probabilities
+from longtail.lab.training.processes import make_fabric
+from longtail.lab.training.run_folder import RunFolder, versions
+
+__all__ = ["METHODS", "LoadedRun", "adjust_run", "evaluate_run", "load_run", "predict"]
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A trained network with all that is needed to use it.
+
+    Example:
+        >>> from longtail.lab.training import load_run
+        >>> run = load_run("runs/digits-…")  # doctest: +SKIP
+        >>> run.model(run.transform(Path("photo.png"))[None]).argmax()  # doctest: +SKIP
+        tensor(7)
+    """
+
+    path: Path
+    """The run folder."""
+    config: RunConfig
+    model: nn.Module
+    """In evaluation mode, on the CPU."""
+    transform: Callable[[Path], Tensor]
+    """From an image file to what the network takes, shape (channels, height, width)."""
+    classes: tuple[str, ...]
+    counts: np.ndarray[Any, np.dtype[np.int64]]
+    """Training images of each class."""
+
+
+def load_run(path: Path | str, adjustment: str | None = None) -> LoadedRun:
+    """Load the network of a finished run; nothing that the files hold is run.
+
+    Args:
+        path: the run folder.
+        adjustment: the slug of one of its adjustments (see :func:`adjust_run`).
+
+    Example:
+        >>> load_run("nowhere")
+        Traceback (most recent call last):
+        longtail.lab.config.errors.ConfigError: nowhere does not exist
+    """
+    folder = RunFolder(Path(path))
+    config, data = folder.config(), folder.data()
+    folder.check_finished()
+    shape = data["image_shape"]
+    channels = shape[0] if shape else 3
+    network = build_model(config.model.name, len(data["classes"]), channels, cosine_scale=config.loss.cosine_scale)
+    folder.load_weights(network)
+    counts = np.array(data["train_counts"], dtype=np.int64)
+    if adjustment is not None:
+        found = folder.adjustment(adjustment)
+        adjust_(network.fc, found["method"], found["tau"], counts)
+    return LoadedRun(
+        path=folder.path,
+        config=config,
+        model=network.eval(),
+        transform=_Transform(shape, input_size(config), data["mean"], data["std"]),
+        classes=tuple(data["classes"]),
+        counts=counts,
+    )
+
+
+class _Transform:
+    """From an image file to what the network saw in its evaluation."""
+
+    def __init__(self, shape: list[int] | None, size: int, mean: Sequence[float], std: Sequence[float]) -> None:
+        self.shape, self.size = shape, size
+        self.mean, self.std = (torch.tensor(values)[:, None, None] for values in (mean, std))
+
+    def __call__(self, path: Path) -> Tensor:
+        pixels = read_centre_crop(path, self.size) if self.shape is None else self._whole(path, *self.shape)
+        return (pixels.float() - self.mean) / self.std
+
+    def _whole(self, path: Path, channels: int, height: int, width: int) -> Tensor:
+        """The whole image, scaled to the size of those in memory, in grey if they are."""
+        pixels = torch.from_numpy(read_image(path)).permute(2, 0, 1)[None]
+        if pixels.shape[2:] != (height, width):
+            pixels = F.interpolate(pixels, (height, width), mode="bilinear", antialias=True)
+        return pixels[0] if channels == 3 else pixels[0].float().mean(dim=0, keepdim=True).round()
+
+
+def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = None) -> dict[str, Any]:
+    """How good a finished run is on its test images, or on its training images without augmentation.
+
+    Example:
+        >>> evaluate_run(load_run("runs/digits-…"))["error"]  # doctest: +SKIP
+        8.2
+    """
+    dataset, subset, _ = open_data(run.config, data_dir)
+    # Else images it was trained on could be among those of the test.
+    RunFolder(run.path).check_data(dataset, subset)
+    images = dataset.test if split == "test" else dataset.train
+    fabric = make_fabric(run.config.precision, "auto", 1)
+    size = input_size(run.config)
+    loader = evaluation_loader(dataset, EVALUATION_BATCH, images=images, image_size=size, device=fabric.device)
+    model = fabric.setup(copy.deepcopy(run.model))  # which moves it to the device: that of the run stays on the CPU
+    metrics = ClassifierMetrics(run.counts, run.config.loss.name, fabric.device)
+    found = evaluate_network(fabric, model, loader, metrics)
+    return found | {"images": class_counts(images.labels.numpy(), len(dataset.classes)).tolist()}
+
+
+def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dict[str, Any]]:
+    """The most probable classes of image files, most probable first.
+
+    Example:
+        >>> list(predict(load_run("runs/digits-…"), [Path("photo.png")], top=1))  # doctest: +SKIP
+        [{'path': 'photo.png', 'classes': ['7'], 'probabilities': [0.93]}]
+    """
+    check_positive_integer("top", top)
+    if isinstance(paths, (str, Path)):
+        raise TypeError(f"paths must be a list of paths, got {paths!r}")
+    for path in paths:
+        with torch.no_grad():
+            logits = run.model(run.transform(path)[None])
+        probabilities = log_probabilities(logits, run.config.loss.name)[0].exp()
+        best = probabilities.topk(min(top, len(run.classes)))
+        yield {
+            "path": str(path),
+            "classes": [run.classes[label] for label in best.indices.tolist()],
+            "probabilities": best.values.tolist(),
+        }
+
+
+METHODS = ("tau_norm", "logit_adjustment")
+
+
+def adjust_run(path: Path | str, method: str, tau: float = 1.0, data_dir: Path | None = None) -> Path:
+    """Adjust the last layer of a finished run for rare classes, without training, and evaluate it.
+
+    Args:
+        path: the run folder.
+        method: ``"tau_norm"`` or ``"logit_adjustment"``.
+        tau: τ ≥ 0: 0 changes nothing but the bias, which tau_norm drops.
+        data_dir: where named data sets are.
+
+    Returns:
+        The file in ``RUN/adjustments/`` that keeps the method and the metrics; its stem is the slug that
+        :func:`load_run` takes.
+
+    Example:
+        >>> adjust_run("runs/digits-…", "tau_norm", 0.7)  # doctest: +SKIP
+        PosixPath('runs/digits-…/adjustments/tau_norm_0.7.json')
+    """
+    with config_errors():
+        check_choice("method", method, METHODS)
+        check_non_negative("tau", tau)
+    run, folder = load_run(path), RunFolder(Path(path))
+    if method == "logit_adjustment" and run.config.loss.name == "logit_adjusted":
+        raise ConfigError("logit_adjustment would correct twice: balanced softmax did so in training")
+    adjust_(run.model.fc, method, tau, run.counts)  # type: ignore[arg-type]
+    found = evaluate_run(run, data_dir=data_dir)
+    slug = f"{method}_{shortest(float(tau))}"
+    content = {"method": method, "tau": float(tau), "final": found, "versions": versions()}
+    return folder.write_adjustment(slug, content)
+
+
+@torch.no_grad()
+def adjust_(layer: nn.Module, method: str, tau: float, counts: IntArray) -> None:
+    r"""Change a trained last layer in favour of rare classes.
+
+    .. math:: w_j \leftarrow w_j / \lVert w_j \rVert^\tau, \; b_j \leftarrow 0 \;(\text{tau\_norm}), \qquad
+        b_j \leftarrow b_j - \tau \log \pi_j, \; \pi_j = n_j / \textstyle\sum_k n_k \;(\text{logit\_adjustment})
+
+    Args:
+        layer: the last layer, changed in place.
+        method: ``"tau_norm"`` or ``"logit_adjustment"``.
+        tau: τ ≥ 0.
+        counts: training images of each class.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> layer.weight.data = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+        >>> adjust_(layer, "tau_norm", 1.0, np.array([900, 100]))
+        >>> layer.weight.data, layer.bias.data
+        (tensor([[0.6000, 0.8000],
+                [0.0000, 1.0000]]), tensor([0., 0.]))
+
+    Reference:
+        Kang et al., *Decoupling Representation and Classifier for Long-Tailed Recognition*, ICLR 2020, section 4;
+        Menon et al., *Long-Tail Learning via Logit Adjustment*, ICLR 2021.
+    """
+    if not isinstance(layer, nn.Linear) or layer.bias is None:
+        raise ConfigError(f"{method} requires a linear last layer with a bias, not {type(layer).__name__}")
+    if method == "tau_norm":
+        weights = layer.weight.double()
+        layer.weight.copy_(weights / weights.norm(dim=1, keepdim=True).clamp_min(1e-12) ** tau)
+        layer.bias.zero_()
+        return
+    layer.bias.copy_(adjust_logits(layer.bias.double(), counts, tau))
