@@ -122,7 +122,7 @@ def test_lists_apart_from_their_images(tmp_path):
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists" / "a.txt").write_text("train/0.png owl\ntrain/1.png cat\n")
     (tmp_path / "lists" / "b.txt").write_text(f"{tmp_path}/images/train/2.png cat\n")
-    own = ImageFolderOptions(test_data=tmp_path / "lists" / "b.txt", image_root=tmp_path / "images")
+    files = ImageFolderOptions(test_data=tmp_path / "lists" / "b.txt", image_root=tmp_path / "images")
     dataset = open_dataset(tmp_path / "lists" / "a.txt", files=files)
     assert names_of(dataset.train, dataset.classes) == {"0.png": "owl", "1.png": "cat"}
     assert names_of(dataset.test, dataset.classes) == {"2.png": "cat"}
