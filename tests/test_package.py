@@ -32,24 +32,24 @@ PUBLIC = {
         softmax_focal_loss
     """,
     "longtail.samplers": "ClassAwareSampler class_aware_order sampling_probabilities",
-    "longtail.schedules": "AnnealedReweighting DeferredReweighting",
+    "longtail.schedules": "DeferredReweighting",
     "longtail.prototypes": "PrototypeEstimate estimate_prototypes",
     "longtail.theory": "expected_volume marginal_contribution simulate_covering",
     "longtail.lab.data": """
         Batch CATALOG DataError FoldOptions GROUPS ImageDataset ImageFiles InMemoryImages Loader LongTailedSubset
         ImageFolderOptions Shard SubsetOptions
-        broken_images class_groups data_folder evaluation_loader fetch_dataset in_order long_tailed_subset open_dataset
-        shuffled summarize training_loader
+        broken_images class_groups data_folder evaluation_loader fetch_dataset fingerprint in_order long_tailed_subset
+        open_dataset shuffled summarize training_loader
     """,
     "longtail.lab.models": "CIFAR_DEPTHS MODELS CifarResNet ResNet build_model",
     "longtail.lab.training": """
-        ClassifierMetrics Interrupted LoadedRun RunFolder RunInUse TrainingError evaluate_run load_run
-        log_probabilities open_data predict stop_signals train
+        ClassifierMetrics Interrupted LoadedRun RunFolder RunInUse TrainingError adjust_run evaluate_run identify
+        load_run log_probabilities open_data predict stop_signals train
     """,
     "longtail.lab.advice": "QUANTILE Advice advise network_features pixel_features view_distances",
     "longtail.lab.experiments": """
         SWEEPS Candidate ExecutorOptions Published SearchOptions SweepResult TuneResult beta_sweep estimate expand
-        heatmap keep_records load_results losses published published_entries read_sweep rescaled run_sweep small_heads
+        heatmap keep_records load_results losses published published_entries read_sweep rescaled run_sweep small_parents
         small_protocol table2 table3 training_curves tune
     """,
     "longtail.lab.report": "FIGURES FORMATS Figure Inputs load_epochs make_page save spec write_page",

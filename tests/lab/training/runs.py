@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions
+from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions
 from longtail.lab.data import SubsetOptions
 from longtail.lab.recipes import cifar
 from longtail.lab.training import train
@@ -20,11 +20,13 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.lab.training.runs"])
 
 
-def small_config(epochs=6, imbalance=20.0, model="resnet8", seed=0, loss=LossConfig(), **optimizer):
+BALANCED = LossConfig(beta=0.999)
+
+
+def small_config(epochs=6, imbalance=20.0, model="resnet8", seed=0, loss=BALANCED, **optimizer):
     config = cifar(DataConfig(subset=SubsetOptions(imbalance=imbalance)), loss, epochs)
-    return replace(
-        config, model=model, seed=seed, optimizer=replace(config.optimizer, **({"batch_size": 64} | optimizer))
-    )
+    optimizer = replace(config.optimizer, **({"batch_size": 64} | optimizer))
+    return replace(config, model=ModelConfig(name=model), seed=seed, optimizer=optimizer)
 
 
 def _train(config: str, runs: str, checkpoint_minutes: float, largest_file: int | None, folder: str) -> None:

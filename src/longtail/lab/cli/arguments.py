@@ -138,8 +138,8 @@ def resolve(*arguments: Any, loss: LossConfig | None = None, base: RunConfig | N
         base: where to start from, in place of a recipe.
 
     Example:
-        >>> resolve(SetupArguments(data="cifar10", epochs=20), LossArguments(loss="focal", beta=0.999)).run_id[:38]
-        'cifar10-resnet32-focal_0.5_0.999-s0-7c'
+        >>> resolve(SetupArguments(data="cifar10", epochs=20), LossArguments(loss="focal", beta=0.999)).run_id[:36]
+        'cifar10-resnet32-focal_0.5_0.999-s0-'
     """
     given = {
         OTHER_NAMES.get(item.name, item.name): value

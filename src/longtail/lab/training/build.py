@@ -88,7 +88,12 @@ def open_data(config: RunConfig, data_dir: Path | None = None, console: Console 
 def identify(
     configs: Iterable[RunConfig], data_dir: Path | None = None, console: Console | None = None
 ) -> list[RunConfig]:
-    """The same configurations with fingerprints, so that they have run ids; each folder of images is opened once."""
+    """The same configurations with fingerprints, so that they have run ids; each folder of images is opened once.
+
+    Example:
+        >>> identify([RunConfig()]) == [RunConfig()]  # a named data set needs none
+        True
+    """
     digests: dict[tuple[object, ...], str] = {}
     found = []
     for config in configs:
