@@ -47,10 +47,11 @@ def test_weights_that_diverge_without_a_bad_loss_stop_the_run_with_advice(tmp_pa
     assert not (tmp_path / config.run_id / "checkpoint.pt").exists()
 
 
+@pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_logits_that_are_no_numbers_are_measured_as_such(value):
+def test_logits_that_are_no_numbers_are_measured_as_such(value, label):
     metrics = ClassifierMetrics(torch.tensor([3, 3]).numpy(), "softmax")
-    metrics.update(torch.tensor([[value, 0.0], [0.0, value]]), torch.tensor([0, 1]))
+    metrics.update(torch.tensor([[value, 0.0], [0.0, 1.0]]), torch.tensor([label, 1]))
     assert not math.isfinite(metrics.compute()["nll"])
 
 

@@ -114,10 +114,13 @@ class RunFolder:
     def load_weights(self, network: nn.Module, without: str | None = None) -> None:
         """Give a network the weights of this run, all or those ``without`` a layer; nothing in the file is run."""
         config = self.config()
+        expected = _parsed(self.result_file, "model_sha256")["model_sha256"]
         try:
             with safe_open(self.model_file, framework="pt") as file:
                 if (owner := (file.metadata() or {}).get("run_id")) != config.run_id:
                     raise RuntimeError(f"it is of {owner}")
+            if _sha256(self.model_file) != expected:
+                raise ConfigError(f"{self.model_file} is damaged: its SHA-256 is not that of {self.result_file}")
             own, weights = network.state_dict(), load_file(self.model_file)
             kept = {name: value for name, value in own.items() if name.partition(".")[0] == without}
             others = {name: value for name, value in weights.items() if name.partition(".")[0] != without}
@@ -185,12 +188,14 @@ class RunFolder:
         """Write the weights, and then the result: whoever finds it finds a complete run."""
         weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
         # A single entry of metadata: several have no fixed order in the file, and the same run is the same file.
-        write_atomically(self.model_file, to_safetensors(weights, {"run_id": config.run_id}))
+        model = to_safetensors(weights, {"run_id": config.run_id})
+        write_atomically(self.model_file, model)
         result = {
             "run_id": config.run_id,
             "final": epochs[-1],
             "best_error": min(epoch["error"] for epoch in epochs if "error" in epoch),
             "seconds": sum(epoch["seconds"] for epoch in epochs),
+            "model_sha256": hashlib.sha256(model).hexdigest(),
             "processes": processes,
             "versions": versions(),
         }
@@ -222,6 +227,11 @@ class RunFolder:
 def _files_sha256(dataset: ImageDataset) -> str | None:
     """Of the names of the training images, where they are files."""
     return hashlib.sha256(dataset.train.paths.tobytes()).hexdigest() if isinstance(dataset.train, ImageFiles) else None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def versions() -> dict[str, str]:

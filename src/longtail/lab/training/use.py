@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from longtail._checks import check_positive_integer
 from longtail.counts import class_counts
-from longtail.lab.config import RunConfig
+from longtail.lab.config import ConfigError, RunConfig
 from longtail.lab.data import evaluation_loader
 from longtail.lab.data.decode import read_centre_crop, read_image
 from longtail.lab.models import build_model
@@ -115,6 +116,7 @@ def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = No
     model = fabric.setup(copy.deepcopy(run.model))  # which moves it to the device: that of the run stays on the CPU
     metrics = ClassifierMetrics(run.counts, run.config.loss.loss, fabric.device)
     found = evaluate_network(fabric, model, loader, metrics)
+    _check_finite(run, math.isfinite(found["nll"]))
     return found | {"images": class_counts(images.labels.numpy(), len(dataset.classes)).tolist()}
 
 
@@ -131,6 +133,7 @@ def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dic
     for path in paths:
         with torch.no_grad():
             logits = run.model(run.transform(path)[None])
+        _check_finite(run, bool(logits.isfinite().all()))
         probabilities = log_probabilities(logits, run.config.loss.loss)[0].exp()
         best = probabilities.topk(min(top, len(run.classes)))
         yield {
@@ -138,3 +141,8 @@ def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dic
             "classes": [run.classes[label] for label in best.indices.tolist()],
             "probabilities": best.values.tolist(),
         }
+
+
+def _check_finite(run: LoadedRun, finite: bool) -> None:
+    if not finite:
+        raise ConfigError(f"the outputs of {run.path} are not finite numbers: its training diverged")
