@@ -1,16 +1,20 @@
 """``longtail retrain`` and ``rebalance``, as a user types them."""
 
 import json
+import math
 import os
 import shutil
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from longtail.lab.cli.train import starting_point
 from longtail.lab.config import RunOptions, with_fields
 from longtail.lab.training import RunFolder, train
 from tests.lab.cli.test_data import run
 from tests.lab.training.runs import small_config
+from tests.lab.training.test_run_folder import flip_bits, with_weight
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +117,34 @@ def test_another_sampling_than_that_of_a_file_has_a_beta_of_its_own(tmp_path):
     (tmp_path / "config.json").write_text(with_fields(small_config(), {"sampling": "effective"}).to_json())
     start = starting_point(["--config", str(tmp_path), "--sampling", "square_root"])
     assert start == with_fields(small_config(), {"sampling": "square_root"})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["evaluate", "PARENT"],
+        ["predict", "PARENT", "digit.png"],
+        ["predict", "PARENT", "digit.png", "--on-error", "skip"],
+        ["retrain", "PARENT", "--epochs", "1"],
+        ["rebalance", "PARENT", "--method", "tau_norm"],
+        ["advise", "--data", "digits", "--run", "PARENT"],
+    ],
+)
+def test_damaged_weights_are_one_line_wherever_they_would_be_used(parent, capsys, command):
+    Image.new("L", (8, 8)).save("digit.png")
+    flip_bits(Path(parent) / "model.safetensors")
+    printed, error, code = run(capsys, *(parent if word == "PARENT" else word for word in command))
+    assert (printed, code) == ("", 2)
+    assert error == f"error: {parent}/model.safetensors is damaged: its SHA-256 is not that of {parent}/result.json\n"
+    assert children(parent) == []
+
+
+@pytest.mark.parametrize("command", [["evaluate", "PARENT"], ["predict", "PARENT", "digit.png"]])
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_outputs_that_are_no_numbers_are_one_line_and_nothing_is_written(parent, capsys, command, form):
+    Image.new("L", (8, 8)).save("digit.png")
+    with_weight(Path(parent), math.nan)
+    printed, error, code = run(capsys, *(parent if word == "PARENT" else word for word in (*command, *form)))
+    assert (printed, code) == ("", 2)
+    assert error.startswith(f"error: the outputs of {parent} are not finite numbers")
+    assert error.count("\n") == 1

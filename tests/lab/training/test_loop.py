@@ -1,5 +1,6 @@
 """The loop's parts: pieces of batches, tests at the epochs asked for, and a training that diverges."""
 
+import copy
 import io
 import math
 from dataclasses import replace
@@ -9,13 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from safetensors.torch import load_file
+from torch import nn
 
-from longtail.lab.config import RunOptions
+from longtail import ClassBalancedLoss
+from longtail.lab.config import LossConfig, RunOptions, with_values
 from longtail.lab.data import Batch, Shard
 from longtail.lab.data.batches import BatchPlan
-from longtail.lab.training import RunFolder, TrainingError, train
-from longtail.lab.training.loop import split
+from longtail.lab.training import RunFolder, TrainingError, loop, train
+from longtail.lab.training.build import open_data
+from longtail.lab.training.loop import Training, split, train_step
 from longtail.lab.training.metrics import ClassifierMetrics
+from longtail.lab.training.processes import make_fabric
 from tests.lab.training.runs import small_config
 
 
@@ -39,6 +45,54 @@ def test_every_process_cuts_its_part_of_a_batch_into_as_many_pieces(data, proces
         assert len(of_rank[0]) == math.ceil(total / processes / size)
 
 
+class WithoutNorms(nn.Module):
+    """Each image is seen alone, so that a gradient does not depend on how its batch is cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 4, 3)
+        self.fc = nn.Linear(4, 10)
+
+    def forward(self, images):
+        return self.fc(self.conv1(images).tanh().mean(dim=(2, 3)))
+
+
+@pytest.fixture
+def without_norms(monkeypatch):
+    monkeypatch.setattr(loop, "build_network", lambda config, dataset: WithoutNorms())
+
+
+@pytest.mark.parametrize("mixup", [0.0, 0.5])
+@pytest.mark.parametrize("size", [None, 1, 5, 16, 40, 1000])
+def test_a_step_follows_the_mean_gradient_of_its_batch_however_it_is_cut(tmp_path, without_norms, size, mixup):
+    plain = {"learning_rate": 1.0, "momentum": 0.0, "weight_decay": 0.0, "warmup_epochs": 0.0}
+    loss = LossConfig(loss="focal", beta=0.9, gamma=2.0)
+    config = with_values(small_config(loss=loss, micro_batch_size=size, **plain), {"mixup": mixup})
+    rate = config.optimizer.learning_rate_at(0.0)
+    dataset, _ = open_data(config)
+    training = Training.new(config, RunOptions(), make_fabric("32-true", "cpu", 1), dataset, RunFolder(tmp_path))
+    criterion = ClassBalancedLoss(dataset.counts, "focal", 0.9, gamma=2.0)
+    batches = list(training.loader.epoch(0))
+    assert len({batch.total for batch in batches}) == 2  # the last one is smaller
+    for batch in batches:
+        network = copy.deepcopy(training.network)
+        mean = criterion(network(batch.images), batch.labels)
+        mean.backward()
+        summed = training.state.loss.item()
+        train_step(training, batch)
+        assert training.state.loss.item() - summed == pytest.approx(mean.item() * batch.total, rel=1e-5)
+        for before, after in zip(network.parameters(), training.network.parameters(), strict=True):
+            torch.testing.assert_close(before.detach() - after.detach(), rate * before.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_micro_batches_end_with_the_same_weights(tmp_path, without_norms):
+    whole = small_config(epochs=2)
+    cut = replace(whole, optimizer=replace(whole.optimizer, micro_batch_size=10))
+    first, second = (load_file(train(each, RunOptions(runs=tmp_path)) / "model.safetensors") for each in (whole, cut))
+    assert not any(torch.equal(first[name], torch.zeros_like(first[name])) for name in first)
+    torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
+
+
 def test_weights_that_diverge_without_a_bad_loss_stop_the_run_with_advice(tmp_path):
     config = small_config(epochs=1, batch_size=1000, lr=1e15, warmup_epochs=0)
     with pytest.raises(TrainingError, match=r"outputs are no numbers after epoch 1: try a lower --lr"):
@@ -47,10 +101,11 @@ def test_weights_that_diverge_without_a_bad_loss_stop_the_run_with_advice(tmp_pa
     assert not (tmp_path / config.run_id / "checkpoint.pt").exists()
 
 
+@pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_logits_that_are_no_numbers_are_measured_as_such(value):
+def test_logits_that_are_no_numbers_are_measured_as_such(value, label):
     metrics = ClassifierMetrics(torch.tensor([3, 3]).numpy(), "softmax")
-    metrics.update(torch.tensor([[value, 0.0], [0.0, value]]), torch.tensor([0, 1]))
+    metrics.update(torch.tensor([[value, 0.0], [0.0, 1.0]]), torch.tensor([label, 1]))
     assert not math.isfinite(metrics.compute()["nll"])
 
 

@@ -1,6 +1,9 @@
 """Run folders: what they hold is checked, what is foreign is left alone, and who has one has it alone."""
 
 import errno
+import hashlib
+import json
+import math
 import os
 import shutil
 import signal
@@ -10,11 +13,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from longtail.lab.config import ConfigError, RunOptions
 from longtail.lab.data import ImageDataset, ImageFiles, InMemoryImages, long_tailed_subset, open_dataset
 from longtail.lab.files import atomic_file, write_atomically
-from longtail.lab.training import RunFolder, TrainingError, build, evaluate_run, load_run, loop, train
+from longtail.lab.training import RunFolder, TrainingError, build, evaluate_run, load_run, loop, predict, train
 from tests.lab.training.runs import no_room_for, small_config
 
 EPOCHS = 3
@@ -206,6 +211,56 @@ def test_weights_of_another_run_are_refused(finished, tmp_path):
     ) as error:
         load_run(finished)
     assert "\n" not in str(error.value)
+
+
+def flip_bits(path, count=40):
+    """Damage as a disk does it, in the numbers alone: the header still says what they are."""
+    content = bytearray(path.read_bytes())
+    first = 8 + int.from_bytes(content[:8], "little")
+    for place in range(first, len(content), (len(content) - first) // count):
+        content[place] ^= 1
+    path.write_bytes(content)
+
+
+def test_the_result_holds_the_checksum_of_the_weights(finished):
+    expected = hashlib.sha256((finished / "model.safetensors").read_bytes()).hexdigest()
+    assert RunFolder(finished).result()["model_sha256"] == expected
+
+
+def test_damaged_weights_are_refused(finished):
+    flip_bits(finished / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"model\.safetensors is damaged: its SHA-256 is not that of") as error:
+        load_run(finished)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_whose_checksum_is_not_known_are_refused(finished):
+    result = RunFolder(finished).result()
+    del result["model_sha256"]
+    (finished / "result.json").write_text(json.dumps(result))
+    with pytest.raises(ConfigError, match=r"result\.json is damaged: it has no model_sha256"):
+        load_run(finished)
+
+
+def with_weight(path, value):
+    """A finished run, whole by all that its files say, with one weight of its last layer changed."""
+    weights = load_file(path / "model.safetensors")
+    weights["fc.bias"][3] = value
+    save_file(weights, path / "model.safetensors", {"run_id": path.name})
+    result = RunFolder(path).result()
+    result["model_sha256"] = hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
+    (path / "result.json").write_text(json.dumps(result))
+    return load_run(path)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_outputs_that_are_no_numbers_are_refused(finished, tmp_path, value):
+    run = with_weight(finished, value)
+    Image.new("L", (8, 8)).save(tmp_path / "digit.png")
+    for use in (lambda: evaluate_run(run), lambda: list(predict(run, [tmp_path / "digit.png"]))):
+        with pytest.raises(ConfigError, match=rf"the outputs of {finished} are not finite numbers") as error:
+            use()
+        assert "\n" not in str(error.value)
 
 
 def test_a_run_without_a_result_is_not_loaded(finished, monkeypatch):

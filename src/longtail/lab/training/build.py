@@ -28,6 +28,7 @@ from longtail.lab.data import (
 )
 from longtail.lab.data.batches import Order, shuffled
 from longtail.lab.models import CifarResNet, ResNet, build_model
+from longtail.lab.training.run_folder import RunFolder
 from longtail.losses import ClassBalancedLoss
 from longtail.samplers import class_aware_order
 from longtail.schedules import DeferredReweighting
@@ -113,13 +114,13 @@ def _find_weights(model: ModelConfig) -> ModelConfig:
     if model.weights is None:
         return model
     source = (model.weights_path or Path(model.weights)).absolute()
-    file = source / "model.safetensors" if source.is_dir() else source
-    if source.is_dir() and not (source / "result.json").exists():
-        raise ConfigError(f"{source} is not a finished run: it has no result.json")
     try:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        if source.is_dir():
+            file, digest = source / "model.safetensors", RunFolder(source).check_model()
+        else:
+            file, digest = source, hashlib.sha256(source.read_bytes()).hexdigest()
     except OSError as error:
-        raise ConfigError(f"cannot read the initial weights {file}: {error.strerror}") from None
+        raise ConfigError(f"cannot read the initial weights {source}: {error.strerror}") from None
     if model.weights_sha256 not in (None, digest):
         raise ConfigError(f"{file} has changed: its SHA-256 is not that of the run's initial weights")
     return replace(model, weights=source.name, weights_sha256=digest, weights_path=source)

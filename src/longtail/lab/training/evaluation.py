@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +122,7 @@ def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = No
     model = fabric.setup(copy.deepcopy(run.model))  # which moves it to the device: that of the run stays on the CPU
     metrics = ClassifierMetrics(run.counts, run.config.loss.name, fabric.device)
     found = evaluate_network(fabric, model, loader, metrics)
+    _check_finite(run, math.isfinite(found["nll"]))
     return found | {"images": class_counts(images.labels.numpy(), len(dataset.classes)).tolist()}
 
 
@@ -137,6 +139,7 @@ def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dic
     for path in paths:
         with torch.no_grad():
             logits = run.model(run.transform(path)[None])
+        _check_finite(run, bool(logits.isfinite().all()))
         probabilities = log_probabilities(logits, run.config.loss.name)[0].exp()
         best = probabilities.topk(min(top, len(run.classes)))
         yield {

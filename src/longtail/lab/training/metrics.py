@@ -79,7 +79,9 @@ class ClassifierMetrics:
         self.total.index_add_(0, labels, torch.ones_like(right))
         top5 = log_p.topk(min(5, log_p.shape[1]), dim=1).indices
         self.in_top5 += (top5 == labels[:, None]).any(dim=1).sum()
-        self.log_loss -= log_p.gather(1, labels[:, None]).to(self.sums.dtype).sum()
+        # An infinite output is no number for any class, also where the probability of this one is.
+        own = log_p.gather(1, labels[:, None])[:, 0].where(logits.isfinite().all(dim=1), torch.nan)
+        self.log_loss -= own.to(self.sums.dtype).sum()
         sure = confidence.exp().to(self.sums.dtype)
         place = (sure.nan_to_num() * BINS).long().clamp_(0, BINS - 1)
         self.bins.index_add_(1, place, torch.stack([torch.ones_like(sure), sure, right]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import hashlib
 import json
 import os
 import platform
@@ -116,6 +117,13 @@ class RunFolder:
                 f"--runs {quote(str(with_name(self.path).parent))} goes on with it"
             )
 
+    def check_model(self) -> str:
+        """Refuse weights that are not those the run ended with, and return their SHA-256."""
+        expected: str = _parsed(self.result_file, "model_sha256")["model_sha256"]
+        if _sha256(self.model_file) != expected:
+            raise ConfigError(f"{self.model_file} is damaged: its SHA-256 is not that of {self.result_file}")
+        return expected
+
     def load_weights(self, network: nn.Module) -> None:
         """Load the weights of this run into its network; loading runs no code that the file may hold."""
         config = self.config()
@@ -123,6 +131,7 @@ class RunFolder:
             with safe_open(self.model_file, framework="pt") as file:
                 if (owner := (file.metadata() or {}).get("run_id")) != config.run_id:
                     raise RuntimeError(f"it is of {owner}")
+            self.check_model()
             network.load_state_dict(load_file(self.model_file))
         except (OSError, RuntimeError, SafetensorError) as error:
             reason = " ".join(str(error).split())[:120]
@@ -179,12 +188,14 @@ class RunFolder:
         """Write the weights, and then the result: whoever finds it finds a complete run."""
         weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
         # A single entry of metadata: several have no fixed order in the file, and the same run is the same file.
-        write_atomically(self.model_file, to_safetensors(weights, {"run_id": config.run_id}))
+        model = to_safetensors(weights, {"run_id": config.run_id})
+        write_atomically(self.model_file, model)
         result = {
             "run_id": config.run_id,
             "final": epochs[-1],
             "best_error": min(epoch["error"] for epoch in epochs if "error" in epoch),
             "seconds": sum(epoch["seconds"] for epoch in epochs),
+            "model_sha256": hashlib.sha256(model).hexdigest(),
             "processes": processes,
             "versions": versions(),
         }
@@ -229,6 +240,11 @@ class RunFolder:
     def failure(self) -> dict[str, Any] | None:
         """Why the run ended without a result, if it did."""
         return _parsed(self.error_file, "error") if self.error_file.exists() else None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def versions() -> dict[str, str]:
