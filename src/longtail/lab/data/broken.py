@@ -48,7 +48,7 @@ def broken_images(files: ImageFiles, console: Console | None = None) -> dict[int
         >>> broken_images(ImageFiles(Path("nowhere"), ["owl.jpg"], [0]))
         {0: 'nowhere/owl.jpg is no readable image: No such file or directory'}
     """
-    cache = Cache("checked", files.root, version=2)
+    cache = Cache("checked", files.root, version=3)
     known: dict[str, list[str]] = cache.load()
     paths = [files.path(index) for index in range(len(files))]
     stamps = [_stamp(path) for path in paths]
