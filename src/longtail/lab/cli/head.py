@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from rich.table import Table
-from rich.text import Text
 from tyro.conf import OmitArgPrefixes, arg
 
 from longtail._checks import check_non_negative
@@ -133,11 +132,12 @@ def _compare(parent: Path, made: dict[str, Path]) -> None:
     for name, final in finals.items():
         recalls = [final["balanced_accuracy"], *(final[group] for group in groups)]
         cells = [f"{final['error']:.2f}", *("-" if recall is None else f"{100 * recall:.1f}" for recall in recalls)]
-        table.add_row(Text(name), *cells)
+        table.add_row(name, *cells)
     out = console()
     out.print(table)
+    out.print()
     out.print(
-        f"\nrecall: mean of the classes; {', '.join(groups)}: of those with so many training images", soft_wrap=True
+        f"recall: mean of the classes; {', '.join(groups)}: of those with so many training images", soft_wrap=True
     )
     for path in made.values():
         out.print(f"the run is in {path}: longtail evaluate {path}", soft_wrap=True)

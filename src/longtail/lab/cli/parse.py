@@ -10,10 +10,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import tyro
 from tyro.conf import DisallowNone, SuppressFixed
+
+from longtail.lab.cli.escape import escaped
 
 __all__ = ["CONFIG", "parse"]
 
@@ -44,7 +46,8 @@ def parse(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> 
         return functools.partial(function, *values, **flags)
 
     if {"-h", "--help"} & set(arguments):
-        return tyro.cli(later, prog=prog, args=arguments, config=CONFIG)
+        with _escaped_output():
+            return tyro.cli(later, prog=prog, args=arguments, config=CONFIG)
     if name := _repeated(later, prog, arguments):
         raise ValueError(f"{name} is given twice: write all its values behind one. See {prog} --help")
     call, box = _attempt(later, prog, arguments)
@@ -67,6 +70,35 @@ def _attempt(function: Callable[..., Any], prog: str, arguments: Sequence[str]) 
         if stop.code != 2:
             raise
         return None, said.getvalue()
+
+
+@contextlib.contextmanager
+def _escaped_output() -> Iterator[None]:
+    """Of the parser's help, which shows values of configuration files; its own lines and colours stay."""
+    out = sys.stdout
+    shown = _Like(out)
+    kept = re.compile(r"(\n|\x1b\[[\d;]*m)" if out.isatty() else r"(\n)")
+    try:
+        with contextlib.redirect_stdout(shown):
+            yield
+    finally:
+        parts = kept.split(shown.getvalue())
+        out.write("".join(part if place % 2 else escaped(part) for place, part in enumerate(parts)))
+
+
+class _Like(io.StringIO):
+    """Takes what is written to a stream; what that stream can show, colours and frames, the parser asks this one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 from tyro.conf import Positional, arg
 
 from longtail.lab.cli.output import AsJson, console, print_json, progress
@@ -88,7 +87,7 @@ def _print_settings(settings: list[Row], changes: list[Row], out: Console) -> No
     compared = any(row["pairs"] for row in changes)
     known = any(row["published"] is not None for row in settings)
     title = ", ".join(_titled(name, settings[0][name]) for name in same if settings[0][name] is not None)
-    table = Table(box=None, pad_edge=False, title=Text(title) if title else None, title_justify="left")
+    table = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
     for name in (*shown, "loss"):
         side: Literal["left", "right"] = "left" if name in ("data", "model", "loss") else "right"
         table.add_column(name.replace("_", " "), justify=side, overflow="fold")
@@ -100,10 +99,11 @@ def _print_settings(settings: list[Row], changes: list[Row], out: Console) -> No
         cells = [*(_shown(row[name]) for name in shown), row["label"], str(row["n"]), _spread(row)]
         cells += [_percent(row[f"{name}_mean"]) for name in groups]
         cells += [_difference(change_of.get(row_key(row, SETTING)))] * compared + [_number(row["published"])] * known
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*cells)
     out.print(table)
     if groups:
-        out.print(f"\n{', '.join(groups)}: mean recall of classes with so many training images", soft_wrap=True)
+        out.print()
+        out.print(f"{', '.join(groups)}: mean recall of classes with so many training images", soft_wrap=True)
     if compared:
         out.print("Δ error: from the plain loss, paired by seed, with its 95% interval", soft_wrap=True)
     if known:
@@ -120,7 +120,7 @@ def _run_table(rows: list[Row]) -> Table:
     for row in rows:
         seconds = "-" if row["seconds"] is None else f"{row['seconds']:,.0f}"
         cells = [row["run_id"], row["status"], _shown(row["seed"]), _number(row["error"]), _number(row["best_error"])]
-        table.add_row(*(Text(cell) for cell in (*cells, *(_percent(row[name]) for name in groups), seconds)))
+        table.add_row(*cells, *(_percent(row[name]) for name in groups), seconds)
     return table
 
 

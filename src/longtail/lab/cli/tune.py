@@ -89,8 +89,9 @@ def _show(result: TuneResult, running: RunOptions) -> None:
     out.print(table)
     test, groups_of_test = result.test, [name for name in GROUPS if result.test[name] is not None]
     recalls = ", ".join(f"{name} {test[name]:.1%}" for name in groups_of_test)
+    out.print()
     for line in (
-        f"\n{', '.join(groups)}: mean recall of classes with so many training images; ± over the folds",
+        f"{', '.join(groups)}: mean recall of classes with so many training images; ± over the folds",
         f"{result.runs} of {result.grid_runs} folds were trained",
         f"{result.winner.loss.label} on all training images, tested once: error {test['error']:.2f}%, "
         f"recall {test['balanced_accuracy']:.1%} ({recalls})",

@@ -58,7 +58,7 @@ def broken_images(files: ImageFiles, console: Console | None = None) -> dict[int
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         found = threads.map(lambda place: _reason(paths[place]), new)
         if console and console.is_terminal:
-            found = iter(track(found, f"checking {files.root}", len(new), console=console, transient=True))
+            found = iter(track(found, "checking images", len(new), console=console, transient=True))
         try:
             for place, (reason, lasting) in zip(new, found, strict=True):
                 known[str(paths[place])] = [stamps[place] if lasting else "", reason]
