@@ -1,6 +1,7 @@
 """Image files of all kinds, broken ones included."""
 
 import io
+import os
 import random
 import struct
 import warnings
@@ -9,7 +10,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from longtail.lab.data.decode import centre_box, check_image, random_box, read_crop, read_image
 from longtail.lab.data.errors import DataError
@@ -47,6 +48,10 @@ def whole(width, height):
             ("1", "png"),
             ("RGBA", "webp"),
             ("RGB", "ppm"),
+            ("RGB", "mpo"),
+            ("RGB", "avif"),
+            ("RGB", "jp2"),
+            ("RGB", "tga"),
         ),
     ],
 )
@@ -175,6 +180,24 @@ def test_a_broken_image_names_its_file_in_one_line(tmp_path, name, read):
             read(tmp_path / name)
     assert "\n" not in str(error.value)
     assert str(error.value).count(name) == 1
+
+
+def test_a_picture_starts_no_other_program(tmp_path, monkeypatch):
+    """Pillow hands PostScript to Ghostscript, whatever the file is called."""
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("Ghostscript was started"))
+    save(tmp_path / "x.jpg", photo(8, 8), format="EPS")
+    for read in (read_image, check_image):
+        with pytest.raises(DataError, match=r"x\.jpg is no readable image: cannot identify"):
+            read(tmp_path / "x.jpg")
+
+
+def test_only_regular_files_are_opened(tmp_path, monkeypatch):
+    """Opening a FIFO waits for somebody to write into it, which may be for ever."""
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("it was opened"))
+    os.mkfifo(tmp_path / "x.png")
+    for read in (read_image, check_image):
+        with pytest.raises(DataError, match=r"x\.png is no readable image: not a regular file$"):
+            read(tmp_path / "x.png")
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import longtail
+from longtail.lab.cli.escape import escaped
 
 __all__ = ["main", "one_line_errors"]
 
@@ -67,7 +68,7 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
             raise
         text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
         if code != 130 or _is_first_process():
-            sys.stderr.write(f"{'' if code == 130 else 'error: '}{' '.join(text.split())}\n")
+            sys.stderr.write(f"{'' if code == 130 else 'error: '}{escaped(' '.join(text.split()))}\n")
         sys.exit(code)
 
 

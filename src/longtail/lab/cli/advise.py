@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table
-from rich.text import Text
 from tyro.conf import OmitArgPrefixes, arg
 
 from longtail._checks import check_choice, check_in_unit_interval
@@ -142,9 +141,10 @@ def _show(advice: Advice, config: RunConfig, data_dir: Path | None) -> None:
     estimate, out = advice.estimate, console()
     out.print(
         f"{advice.name}: {advice.features}; the radius of a prototype, {estimate.radius:.4g}, is quantile "
-        f"{advice.quantile:g} of the distances between two augmented views of an image\n",
+        f"{advice.quantile:g} of the distances between two augmented views of an image",
         soft_wrap=True,
     )
+    out.print()
     content = _content(advice, config, data_dir)
     table = Table(box=None, pad_edge=False)
     table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=32)
@@ -152,7 +152,7 @@ def _show(advice: Advice, config: RunConfig, data_dir: Path | None) -> None:
         table.add_column(title, justify="right", no_wrap=True)
     rows = content["classes"]
     for row in some_rows(rows):
-        table.add_row(Text(row["class"]), *_cells(row))
+        table.add_row(row["class"], *_cells(row))
     if len(rows) > len(some_rows(rows)):
         table.caption = f"{len(some_rows(rows))} of {len(rows):,} classes, evenly spread; --json has all"
         table.caption_justify = "left"
@@ -161,13 +161,15 @@ def _show(advice: Advice, config: RunConfig, data_dir: Path | None) -> None:
         hint = (
             "a smaller --quantile" if advice.features.startswith("features of") else "--run RUN or a smaller --quantile"
         )
+        out.print()
         out.print(
-            f"\nNo image is alone in its class, so this says little more than that images are alike: try {hint}",
+            f"No image is alone in its class, so this says little more than that images are alike: try {hint}",
             soft_wrap=True,
         )
     typical = "more prototypes than can be told" if content["prototypes"] is None else f"N = {_number(estimate.pooled)}"
+    out.print()
     for line in (
-        f"\none β for all classes: {content['beta']:.6g} ({typical})",
+        f"one β for all classes: {content['beta']:.6g} ({typical})",
         content["command"],
         "a β for each class:",
         content["command_with_betas"],

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail.lab.cli.arguments import AsJson
@@ -63,7 +61,8 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         table.add_row(name, "found" if there else "-", CATALOG[name].about)
     out = console()
     out.print(table)
-    out.print("\nlongtail data fetch NAME gets one; a folder of your own images needs no name.")
+    out.print()
+    out.print("longtail data fetch NAME gets one; a folder of your own images needs no name.")
 
 
 def show(
@@ -114,7 +113,7 @@ def check(
             broken += list(broken_images(split, progress()).values())
     if broken and on_error == "stop":
         for line in broken[:-1]:
-            sys.stderr.write(f"error: {line}\n")
+            progress().print(f"error: {line}", soft_wrap=True)
         raise DataError(broken[-1])
     out = console()
     for line in broken:
@@ -152,7 +151,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
         out.print(line, soft_wrap=True)
     out.print()
     out.print(_class_table(summary, _bar_character(out), out.width))
-    out.print("\nE: effective number of n images, (1-βⁿ)/(1-β)")
+    out.print()
+    out.print("E: effective number of n images, (1-βⁿ)/(1-β)")
     if subset:
         out.print(f"sha256 of the chosen images: {subset['sha256']}", soft_wrap=True)
 
@@ -177,7 +177,7 @@ def _class_table(summary: dict[str, Any], bar: str, width: int) -> Table:
     for row in some_rows(classes):
         effective = (f"{row['effective'][beta]:,.1f}" for beta in shown)
         length = max(1, round(bar_length * row["train"] / most))
-        table.add_row(Text(row["name"]), f"{row['train']:,}", bar * length, f"{row['test']:,}", *effective)
+        table.add_row(row["name"], f"{row['train']:,}", bar * length, f"{row['test']:,}", *effective)
     if len(classes) > ROWS:
         table.caption = f"{ROWS} of {len(classes):,} classes, evenly spread; --json has all"
         table.caption_justify = "left"

@@ -40,19 +40,19 @@ def demo_command(runs: Annotated[Path, arg(metavar="DIR", help="Folder of the ru
             assert result is not None
             results.setdefault(name, []).append(result["final"])
     out = console()
-    out.print(
-        f"Handwritten digits at imbalance {IMBALANCE:g}: 128 images of the digit 0, 2 of the digit 9.\n"
-        f"ResNet-8, {EPOCHS} epochs; in percent, mean ± standard deviation of {SEEDS} seeds; 50 test images a digit.\n",
-    )
-    out.print(_table(results))
-    out.print(
-        f"\nThe runs are in {runs}/. Next:\n"
-        "  longtail data show digits --imbalance 50        what was trained on\n"
-        "  longtail train --data digits --imbalance 50 --loss focal --class-balanced --model resnet8 --epochs 40\n"
-        "  longtail evaluate RUN                           the classes of a run, worst first\n"
+    for line in (
+        f"Handwritten digits at imbalance {IMBALANCE:g}: 128 images of the digit 0, 2 of the digit 9.",
+        f"ResNet-8, {EPOCHS} epochs; in percent, mean ± standard deviation of {SEEDS} seeds; 50 test images a digit.",
+        "",
+        _table(results),
+        "",
+        f"The runs are in {runs}/. Next:",
+        "  longtail data show digits --imbalance 50        what was trained on",
+        "  longtail train --data digits --imbalance 50 --loss focal --class-balanced --model resnet8 --epochs 40",
+        "  longtail evaluate RUN                           the classes of a run, worst first",
         "  longtail train --data path/to/your/images --model resnet18 --epochs 30 --batch-size 64",
-        soft_wrap=True,
-    )
+    ):
+        out.print(line, soft_wrap=True)
 
 
 def _config(loss: LossConfig, seed: int) -> RunConfig:

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
+from rich.text import Text
 from tyro.conf import arg
 
+from longtail.lab.cli.escape import ACTS_ON_TERMINAL, escaped
 from longtail.lab.config import ConfigError
 
-__all__ = ["DataDir", "console", "is_first_process", "print_json", "progress", "whole_numbers"]
+__all__ = ["DataDir", "console", "is_first_process", "print_csv", "print_json", "progress", "whole_numbers"]
 
 DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the data sets; $LONGTAIL_DATA by default.")]
 
 
+class _Console(Console):
+    """Prints each string, and each cell of a table, on a line, as it is: no markup, and control characters escaped."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(escaped(text), **options)
+
+
 def console() -> Console:
     """Standard output, as wide as a table needs where it is not a terminal."""
-    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
+    return _Console(width=None if sys.stdout.isatty() else 160)
 
 
 def progress() -> Console:
     """Standard error."""
-    return Console(stderr=True, highlight=False, markup=False)
+    return _Console(stderr=True)
 
 
 def is_first_process() -> bool:
@@ -43,5 +56,15 @@ def whole_numbers(texts: Sequence[str], source: str) -> list[int]:
 
 
 def print_json(content: Any) -> None:
-    """For programs."""
-    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    """For programs: every name as it is, with JSON's own escapes."""
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    sys.stdout.write(
+        ACTS_ON_TERMINAL.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+    )
+
+
+def print_csv(rows: Iterable[Sequence[object]]) -> None:
+    """For people and programs, row by row; control characters are escaped, as in all that people read."""
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    for row in rows:
+        table.writerow([escaped(str(cell)) for cell in row])

@@ -83,7 +83,8 @@ def _print_settings(table: Table, out: Console) -> None:
     names = {column.name for column in table.columns}
     groups = [name for name in GROUPS if f"{name} %" in names]
     if groups:
-        out.print(f"\n{', '.join(groups)}: mean recall of classes with so many training images", soft_wrap=True)
+        out.print()
+        out.print(f"{', '.join(groups)}: mean recall of classes with so many training images", soft_wrap=True)
     if "Δ error" in names:
         out.print("Δ error: difference from the plain loss, paired by seed, with its 95% interval", soft_wrap=True)
     if any(name.startswith("published") for name in names):

@@ -121,7 +121,8 @@ def preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOption
     for config in configs:
         left = duration(seconds[config]) if config in seconds else "complete"
         out.print(f"{config.run_id}  {left}", soft_wrap=True)
-    out.print(f"\n{len(configs)} runs, {len(missing)} to do, {slots} at a time: about {duration(total)}")
+    out.print()
+    out.print(f"{len(configs)} runs, {len(missing)} to do, {slots} at a time: about {duration(total)}")
 
 
 def _show(configs: list[RunConfig], options: RunOptions, as_json: bool) -> None:

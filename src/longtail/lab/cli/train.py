@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.table import Table
-from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail.lab.cli.arguments import (
@@ -23,7 +21,7 @@ from longtail.lab.cli.arguments import (
     flag,
     resolve,
 )
-from longtail.lab.cli.output import DataDir, console, is_first_process, print_json, progress
+from longtail.lab.cli.output import DataDir, console, is_first_process, print_csv, print_json, progress
 from longtail.lab.config import RunConfig, RunOptions
 from longtail.lab.data import GROUPS, DataError
 from longtail.lab.data.listing import list_images
@@ -117,15 +115,16 @@ def evaluate_command(
         f"{split} images: {sum(found['images']):,}",
         f"error: {found['error']:.2f}%{top5}",
         f"mean recall of the classes: {found['balanced_accuracy']:.1%} ({groups})",
-        f"negative log likelihood {found['nll']:.4f}, calibration error {found['calibration_error']:.1%}\n",
+        f"negative log likelihood {found['nll']:.4f}, calibration error {found['calibration_error']:.1%}",
     ):
         out.print(line, soft_wrap=True)
+    out.print()
     table = Table(box=None, pad_edge=False)
     for name in ("class", "training images", f"{split} images", "recall"):
         table.add_column(name, justify="left" if name == "class" else "right")
     rows = zip(loaded.classes, loaded.counts.tolist(), found["images"], found["recall"], strict=True)
     for name, count, images, recall in sorted(rows, key=lambda row: (row[3] is None, row[3] or 0.0)):
-        table.add_row(Text(name), f"{count:,}", f"{images:,}", "-" if recall is None else f"{recall:.1%}")
+        table.add_row(name, f"{count:,}", f"{images:,}", "-" if recall is None else f"{recall:.1%}")
     out.print(table)
 
 
@@ -158,12 +157,15 @@ def predict_command(
     if as_json:
         print_json(list(found))
         return
-    table = csv.writer(sys.stdout, lineterminator="\n")
-    for number, image in enumerate(found):
+    print_csv(_rows(found))
+
+
+def _rows(predictions: Iterable[dict[str, Any]]) -> Iterator[tuple[object, ...]]:
+    for number, image in enumerate(predictions):
         if not number:
-            table.writerow(["path", "rank", "class", "probability"])
+            yield "path", "rank", "class", "probability"
         for rank, (name, probability) in enumerate(zip(image["classes"], image["probabilities"], strict=True), start=1):
-            table.writerow([image["path"], rank, name, f"{probability:.4f}"])
+            yield image["path"], rank, name, f"{probability:.4f}"
 
 
 def _predictions(run: LoadedRun, paths: list[Path], top: int, skip: bool) -> Iterator[dict[str, Any]]:

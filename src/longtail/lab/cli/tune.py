@@ -84,8 +84,9 @@ def _show(result: TuneResult, options: RunOptions) -> None:
     out.print(Table(columns, lines).to_rich())
     test = result.test
     recalls = ", ".join(f"{name} {test[name]:.1%}" for name in GROUPS if test[name] is not None)
+    out.print()
     for line in (
-        f"\n{', '.join(groups)}: mean recall of classes with so many training images; ± over the folds",
+        f"{', '.join(groups)}: mean recall of classes with so many training images; ± over the folds",
         f"{result.runs} of {result.grid_runs} folds were trained",
         f"{result.winner.loss.title}, trained on all training images and tested once: error {test['error']:.2f}%, "
         f"balanced accuracy {test['balanced_accuracy']:.1%} ({recalls})",

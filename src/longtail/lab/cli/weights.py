@@ -12,13 +12,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import torch
 from rich.table import Table
-from rich.text import Text
 from tyro.conf import OmitArgPrefixes, arg
 
 from longtail._checks import check_choice
 from longtail.counts import IntArray, check_no_class_is_absent, imbalance_factor
 from longtail.lab.cli.arguments import AsJson
-from longtail.lab.cli.output import DataDir, console, print_json, whole_numbers
+from longtail.lab.cli.output import DataDir, console, print_csv, print_json, whole_numbers
 from longtail.lab.config import ConfigError
 from longtail.lab.data import (
     CATALOG,
@@ -95,9 +94,7 @@ def weights_command(
     if as_json:
         print_json({"scheme": None if compare else scheme, "beta": beta, "normalize": normalize, "classes": rows})
     elif as_csv:
-        table = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
+        print_csv([list(rows[0]), *(list(row.values()) for row in rows)])
     else:
         _show(rows, classes)
 
@@ -189,10 +186,11 @@ def _show(rows: list[dict[str, Any]], classes: Classes) -> None:
     for row in rows:
         cells = [f"{value:,}" if isinstance(value, int) else f"{value:.4g}" for value in list(row.values())[1:]]
         cells[1] = f"{row['effective_number']:,.1f}"
-        table.add_row(Text(row["class"]), *cells)
+        table.add_row(row["class"], *cells)
     out = console()
     out.print(table)
     present = classes.counts[classes.counts > 0]
     without = f", {len(rows) - len(present)} without images" if len(present) < len(rows) else ""
     total, imbalance = int(present.sum()), imbalance_factor(present)
-    out.print(f"\n{len(rows)} classes{without}, {total:,} images, imbalance {imbalance:.4g}")
+    out.print()
+    out.print(f"{len(rows)} classes{without}, {total:,} images, imbalance {imbalance:.4g}")

@@ -48,7 +48,7 @@ def broken_images(files: ImageFiles, console: Console | None = None) -> dict[int
         >>> broken_images(ImageFiles(Path("nowhere"), ["owl.jpg"], [0]))
         {0: 'nowhere/owl.jpg is no readable image: No such file or directory'}
     """
-    cache = Cache("checked", files.root, version=2)
+    cache = Cache("checked", files.root, version=3)
     known: dict[str, list[str]] = cache.load()
     paths = [files.path(index) for index in range(len(files))]
     stamps = [_stamp(path) for path in paths]
@@ -58,7 +58,7 @@ def broken_images(files: ImageFiles, console: Console | None = None) -> dict[int
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         found = threads.map(lambda place: _reason(paths[place]), new)
         if console and console.is_terminal:
-            found = iter(track(found, f"checking {files.root}", len(new), console=console, transient=True))
+            found = iter(track(found, "checking images", len(new), console=console, transient=True))
         try:
             for place, (reason, lasting) in zip(new, found, strict=True):
                 known[str(paths[place])] = [stamps[place] if lasting else "", reason]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import stat
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,11 +21,26 @@ from torch.nn import functional as F
 
 from longtail.lab.data.errors import DataError
 
-__all__ = ["centre_box", "check_image", "random_box", "read_centre_crop", "read_crop", "read_image"]
+__all__ = ["FORMATS", "centre_box", "check_image", "random_box", "read_centre_crop", "read_crop", "read_image"]
 
 Pixels = npt.NDArray[np.uint8]
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom, in pixels of the image as it is stored."""
+
+FORMATS = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png", ".apng"),
+    "WEBP": (".webp",),
+    "GIF": (".gif",),
+    "BMP": (".bmp",),
+    "TIFF": (".tif", ".tiff"),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+    "AVIF": (".avif",),
+    "JPEG2000": (".jp2", ".j2k"),
+    "TGA": (".tga",),
+}
+"""What is read, by Pillow's names, with the endings of such files. Pillow knows more formats, and hands those of
+PostScript to another program. TGA has no signature, so it comes last."""
 
 _FILTERS = threading.Lock()
 
@@ -53,7 +70,7 @@ def read_crop(path: Path, size: int, choose_box: Callable[[int, int], Box], mirr
     high. Then comes bilinear interpolation as Pillow does it, but PyTorch's: twice as fast, and the same to one shade.
 
     Args:
-        path: an image file of any kind that Pillow reads.
+        path: an image file of one of :data:`FORMATS`.
         size: width and height of the result.
         choose_box: from the width and height of the image to the box.
         mirror: whether to swap left and right.
@@ -108,10 +125,12 @@ def centre_box(width: int, height: int, part: float = 1.0) -> Box:
 def _opened(path: Path) -> Iterator[Image.Image]:
     """An image whose header was read; whatever goes wrong with it, then or later, names the file."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for somebody to write into it
+            raise ValueError("not a regular file")
         # Pillow only warns of images between one and two times its limit; threads share the list of filters.
         with _FILTERS, warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            opened = Image.open(path)
+            opened = Image.open(path, formats=tuple(FORMATS))
         with opened as image:
             yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):

@@ -108,6 +108,10 @@ def unpack(archive: Archive, folder: Path) -> None:
         _unpack(archive, folder, console)
 
 
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def _missing(archive: Archive, folder: Path) -> list[str]:
     return [name for name in archive.holds if not (folder / name).exists()]
 
@@ -140,7 +144,7 @@ def _locked(path: Path, console: Console) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                console.out(f"waiting for another process that is busy with {path}", highlight=False)
+                _say(console, f"waiting for another process that is busy with {path}")
                 fcntl.flock(file, fcntl.LOCK_EX)
             # Whoever is done removes the file, and a lock on a removed file keeps nobody out.
             if _inode(lock) == _inode(file.fileno()):
@@ -157,7 +161,7 @@ def _md5(file: BufferedIOBase) -> str:
 
 def _download(archive: Archive, path: Path, url: str, timeout: float, attempts: int, console: Console) -> None:
     part = path.with_name(f"{path.name}.part")
-    console.out(f"downloading {url}", highlight=False)
+    _say(console, f"downloading {url}")
     columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
     bar = Progress(*columns, console=console, transient=True, disable=console.quiet or not console.is_terminal)
     task = bar.add_task(archive.name, total=archive.bytes or None)
@@ -237,7 +241,7 @@ def _unpack(archive: Archive, folder: Path, console: Console) -> None:
     if not missing:
         return
     path = folder / archive.name
-    console.out(f"unpacking {path}", highlight=False)
+    _say(console, f"unpacking {path}")
     temporary = folder / f"{archive.name}.unpacking"
     try:
         with path.open("rb") as file:

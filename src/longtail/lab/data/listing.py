@@ -7,15 +7,13 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from longtail.lab.data.decode import FORMATS
 from longtail.lab.data.errors import DataError
 from longtail.lab.files import Cache
 
 __all__ = ["list_images"]
 
-IMAGE_ENDINGS = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".avif", ".jp2", ".j2k"),
-    *(".gif", ".bmp", ".tif", ".tiff", ".tga", ".ppm", ".pgm", ".pbm", ".pnm"),
-)
+IMAGE_ENDINGS = tuple(ending for endings in FORMATS.values() for ending in endings)
 
 # The clock of a file system may be this coarse: a folder changed so shortly before it was listed may change again
 # without a new time of change.

@@ -12,7 +12,6 @@ from typing import Self
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
 from longtail.lab.data import open_dataset
@@ -198,8 +197,8 @@ class _Display:
             "last": self.last,
         }
         for name in cells:
-            table.add_column(name, no_wrap=True)
-        table.add_row(*(Text(cell, overflow="ellipsis") for cell in cells.values()))
+            table.add_column(name, no_wrap=True, overflow="ellipsis")
+        table.add_row(*cells.values())
         self.live.update(table, refresh=True)
 
     def _say(self, text: str) -> None:

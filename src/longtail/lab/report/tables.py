@@ -97,16 +97,15 @@ class Table:
     def to_rich(self) -> rich.table.Table:
         """For the terminal."""
         from rich.table import Table as RichTable
-        from rich.text import Text
 
-        table = RichTable(box=None, pad_edge=False, title=Text(self.caption) if self.caption else None)
+        table = RichTable(box=None, pad_edge=False, title=self.caption or None)
         table.title_justify = "left"
         for column in self.columns:
             table.add_column(
                 column.name, justify="right" if column.numeric else "left", no_wrap=column.numeric, overflow="fold"
             )
         for line in self.lines:
-            table.add_row(*(Text(" ".join(filter(None, (cell.text, cell.note)))) for cell in line.cells))
+            table.add_row(*(" ".join(filter(None, (cell.text, cell.note))) for cell in line.cells))
         return table
 
     def to_csv(self) -> str:

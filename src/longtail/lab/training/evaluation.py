@@ -149,6 +149,11 @@ def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dic
         }
 
 
+def _check_finite(run: LoadedRun, finite: bool) -> None:
+    if not finite:
+        raise ConfigError(f"the outputs of {run.path} are not finite numbers: its training diverged")
+
+
 METHODS = ("tau_norm", "logit_adjustment")
 
 

@@ -1,0 +1,125 @@
+"""What comes from outside is printed as it is, but for characters that a terminal acts on."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import longtail.lab.cli
+from longtail.lab.cli.escape import escaped
+from longtail.lab.config import DataConfig, RunConfig
+from tests.lab.cli.test_data import run
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""All but the ends of our own lines."""
+
+NAMES = {
+    "\x1b[2Jevil": r"\x1b[2Jevil",
+    "c1\x9b31m": r"c1\x9b31m",
+    "bidi\u202efdp": r"bidi\u202efdp",
+    "two\nlines": r"two\nlines",
+    "[red]markup[/red]": "[red]markup[/red]",
+    ":smile:": ":smile:",
+    "Füchse 狐": "Füchse 狐",
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Classes with such names, in a folder with another one."""
+    root = tmp_path_factory.mktemp("data") / "photos\x1b[31m"
+    for shade, name in enumerate(NAMES):
+        for place in range(3):
+            path = root / name / f"{place}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (30 * shade, 10 * place, 0)).save(path)
+    return root
+
+
+def refuses_control(text):
+    assert not CONTROL.search(text), CONTROL.search(text)
+    return text
+
+
+@pytest.mark.parametrize("name", ["\x00", "\x1b", "\t", "\x7f", "\x85", "\x9b", "\u202e", "\u2066", "\u2028", "\udcff"])
+def test_control_characters_are_escaped(name):
+    assert escaped(f"a{name}b") == f"a{name!r}b".replace("'", "")
+
+
+def test_letters_of_all_kinds_and_backslashes_are_not():
+    text = "β Füchse 狐 👩‍👧 naïve C:\\new [bold]x[/]"
+    assert escaped(text) == text
+
+
+def test_weights_print_labels_escaped(capsys, monkeypatch):
+    labels = "\n".join(name.replace("\n", "") for name in NAMES)
+    shown = [name.replace(r"\n", "") for name in NAMES.values()]
+
+    def printed(*flags):
+        monkeypatch.setattr("sys.stdin", io.StringIO(labels))
+        return refuses_control(run(capsys, "weights", *flags)[0])
+
+    assert all(any(line.startswith(name) for line in printed().splitlines()) for name in shown)
+    assert {row["class"] for row in csv.DictReader(io.StringIO(printed("--csv")))} == set(shown)
+    names = {row["class"] for row in json.loads(printed("--json"))["classes"]}
+    assert names == {name.replace("\n", "") for name in NAMES}
+
+
+def test_data_commands_print_class_names_and_paths_escaped(capsys, photos):
+    out, error, code = run(capsys, "data", "show", photos)
+    assert code == 0
+    assert all(any(line.startswith(name) for line in refuses_control(out).splitlines()) for name in NAMES.values())
+    refuses_control(error)
+    out, _, _ = run(capsys, "data", "show", photos, "--json")
+    assert {row["name"] for row in json.loads(refuses_control(out))["per_class"]} == set(NAMES)
+    broken = photos / "\x1b[2Jevil" / "broken.png"
+    broken.write_bytes(b"")
+    for flags in ((), ("--on-error", "skip")):
+        out, error, _ = run(capsys, "data", "check", photos, *flags)
+        assert r"photos\x1b[31m/\x1b[2Jevil/broken.png is no readable image" in refuses_control(out + error)
+    broken.unlink()
+
+
+def test_runs_print_class_names_and_paths_escaped(capsys, photos, tmp_path):
+    runs = tmp_path / "runs\x1b[31m"
+    flags = ["--data", photos, "--model", "resnet8", "--image-size", 8, "--epochs", 1, "--workers", 0, "--runs", runs]
+    for _ in range(2):  # the second says that there is nothing to train
+        out, error, code = run(capsys, "train", *flags)
+        assert code == 0, error
+        refuses_control(out + error)
+    (path,) = runs.iterdir()
+    out, _, _ = run(capsys, "evaluate", path)
+    assert all(any(line.startswith(name) for line in refuses_control(out).splitlines()) for name in NAMES.values())
+    out, _, _ = run(capsys, "predict", path, photos, "--top", len(NAMES))
+    rows = list(csv.DictReader(io.StringIO(refuses_control(out))))
+    assert {row["class"] for row in rows} == set(NAMES.values())
+    out, _, _ = run(capsys, "predict", path, photos, "--json")
+    paths = [Path(image["path"]) for image in json.loads(refuses_control(out))]
+    assert {path.relative_to(photos).parent.as_posix() for path in paths} == set(NAMES)
+    for words in (("results", runs), ("results", runs, "--per-run"), ("report", runs, "-o", runs / "page.html")):
+        out, error, code = run(capsys, *words)
+        assert code == 0
+        refuses_control(out + error)
+    config = path / "config.json"
+    config.write_text(config.read_text().replace('"softmax"', '"[b]\\u001b[2J"'))
+    for words in (("evaluate", path), ("results", runs), ("train", "--config", path)):
+        out, error, _ = run(capsys, *words)
+        assert r"'[b]\x1b[2J'" in refuses_control(out + error)
+
+
+def test_help_shows_values_of_a_file_escaped(capsys, tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(RunConfig(data=DataConfig(data="\x1b[2Jphotos")).to_json())
+    out, _, code = run(capsys, "train", "--config", file, "--help")
+    assert code == 0
+    assert r"'\x1b[2Jphotos'" in refuses_control(out)
+
+
+def test_no_command_prints_past_the_place_that_escapes():
+    for path in Path(longtail.lab.cli.__file__).parent.glob("*.py"):
+        if path.name not in ("output.py", "__init__.py", "parse.py"):
+            assert not re.search(r"rich\.text|Console\(|csv\.writer|sys\.std(out|err)\.write", path.read_text()), path
