@@ -9,6 +9,7 @@ import queue
 import signal
 import sys
 import threading
+from typing import TextIO
 
 __all__ = ["main"]
 
@@ -26,7 +27,9 @@ def main() -> None:
     torch.set_num_threads(int(sys.argv[2]))
 
     tasks: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(tasks,), daemon=True).start()
+    # Not sys.stdin: a forked process that reads images closes it, and would wait for the lock of whoever reads it.
+    requests, sys.stdin = os.fdopen(os.dup(0), encoding="utf-8"), open(os.devnull)  # noqa: SIM115
+    threading.Thread(target=_read, args=(requests, tasks), daemon=True).start()
     while (line := tasks.get()) is not None:
         request = json.loads(line)
         outcome = perform(request["task"], RunConfig.from_json(request["config"]), options)
@@ -36,8 +39,8 @@ def main() -> None:
             return
 
 
-def _read(tasks: queue.SimpleQueue[str | None]) -> None:
-    for line in sys.stdin:
+def _read(requests: TextIO, tasks: queue.SimpleQueue[str | None]) -> None:
+    for line in requests:
         tasks.put(line)
     # Whoever gave the tasks is gone: a run saves where it is, and leaves.
     tasks.put(None)
