@@ -65,6 +65,6 @@ def test_sigmoid_losses_start_at_the_prior_and_ldam_on_cosines(loss):
 
 def test_balancing_classes_twice_is_said():
     sampled = DataConfig(sampling="class_balanced")
-    notes = open_data(RunConfig(data=sampled))[0].notes
-    assert notes[-1].startswith("classes are balanced twice, by the sampling class_balanced and by the weights")
-    assert not open_data(RunConfig(data=sampled, loss=LossConfig()))[0].notes
+    notes = open_data(RunConfig(data=sampled, loss=LossConfig(beta=0.9))).dataset.notes
+    assert notes[-1] == "classes are balanced twice, by class_balanced sampling and by class weights"
+    assert not open_data(RunConfig(data=sampled)).dataset.notes

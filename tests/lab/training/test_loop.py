@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from longtail import ClassBalancedLoss
-from longtail.lab.config import LossConfig, RunOptions, with_values
+from longtail.lab.config import LossConfig, RunOptions, with_fields
 from longtail.lab.data import Batch, Shard
 from longtail.lab.data.batches import BatchPlan
 from longtail.lab.training import RunFolder, TrainingError, loop, train
@@ -65,11 +65,11 @@ def without_norms(monkeypatch):
 @pytest.mark.parametrize("mixup", [0.0, 0.5])
 @pytest.mark.parametrize("size", [None, 1, 5, 16, 40, 1000])
 def test_a_step_follows_the_mean_gradient_of_its_batch_however_it_is_cut(tmp_path, without_norms, size, mixup):
-    plain = {"learning_rate": 1.0, "momentum": 0.0, "weight_decay": 0.0, "warmup_epochs": 0.0}
-    loss = LossConfig(loss="focal", beta=0.9, gamma=2.0)
-    config = with_values(small_config(loss=loss, micro_batch_size=size, **plain), {"mixup": mixup})
-    rate = config.optimizer.learning_rate_at(0.0)
-    dataset, _ = open_data(config)
+    plain = {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0, "warmup_epochs": 0.0}
+    loss = LossConfig(name="focal", beta=0.9, gamma=2.0)
+    config = with_fields(small_config(loss=loss, micro_batch_size=size, **plain), {"mixup": mixup})
+    rate = config.optimizer.lr_at(0.0)
+    dataset = open_data(config).dataset
     training = Training.new(config, RunOptions(), make_fabric("32-true", "cpu", 1), dataset, RunFolder(tmp_path))
     criterion = ClassBalancedLoss(dataset.counts, "focal", 0.9, gamma=2.0)
     batches = list(training.loader.epoch(0))
@@ -95,7 +95,7 @@ def test_micro_batches_end_with_the_same_weights(tmp_path, without_norms):
 
 def test_weights_that_diverge_without_a_bad_loss_stop_the_run_with_advice(tmp_path):
     config = small_config(epochs=1, batch_size=1000, lr=1e15, warmup_epochs=0)
-    with pytest.raises(TrainingError, match=r"outputs are no numbers after epoch 1: try a lower --lr"):
+    with pytest.raises(TrainingError, match=r"outputs are no numbers after epoch 1: try a lower optimizer.lr"):
         train(config, RunOptions(runs=tmp_path))
     assert not (tmp_path / config.run_id / "result.json").exists()
     assert not (tmp_path / config.run_id / "checkpoint.pt").exists()

@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from longtail.lab.config import ConfigError, RunOptions
-from longtail.lab.data import ImageDataset, ImageFiles, InMemoryImages, long_tailed_subset, open_dataset
+from longtail.lab.config import ConfigError, DataConfig, RunOptions
+from longtail.lab.data import InMemoryImages, open_dataset
 from longtail.lab.files import atomic_file, write_atomically
 from longtail.lab.training import RunFolder, TrainingError, build, evaluate_run, load_run, loop, predict, train
 from tests.lab.training.runs import no_room_for, small_config
@@ -95,23 +95,47 @@ def test_a_run_neither_goes_on_nor_is_evaluated_with_other_data(begun, finished,
         evaluate_run(load_run(finished))
 
 
-def test_other_file_names_are_other_data(tmp_path):
-    def photos(names):
-        return ImageDataset(
-            name="photos",
-            classes=("cat", "owl"),
-            train=ImageFiles(tmp_path, names, [0, 1, 1]),
-            test=ImageFiles(tmp_path, ["x"], [0]),
-        )
+def photos(folder, names):
+    """A folder of images of two classes."""
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (7 * len(name), 0, 0)).save(path)
+    return replace(small_config(epochs=1), data=DataConfig(name=str(folder), image_size=8))
 
-    folder = RunFolder(tmp_path)
-    folder.config_file.write_text(small_config().to_json())
-    subset = long_tailed_subset([0, 1, 1], 1)
-    folder.write_data(photos(["a", "b", "c"]), subset, folder.config().data)
-    folder.check_data(photos(["a", "b", "c"]), subset)
-    for names in (["a", "b", "d"], ["a", "c", "b"]):
-        with pytest.raises(ConfigError, match="photos has changed since"):
-            folder.check_data(photos(names), subset)
+
+NAMES = ["cat/1.png", "cat/2.png", "cat/3.png", "owl/1.png", "owl/2.png", "owl/3.png"]
+
+
+def test_a_run_is_found_by_its_images_and_not_by_how_their_folder_was_typed(tmp_path, monkeypatch):
+    config = photos(tmp_path / "photos", NAMES)
+    runs = RunOptions(runs=tmp_path / "runs", workers=0)
+    path = train(config, runs)
+    monkeypatch.chdir(tmp_path)
+    for typed in ("photos", "photos/", "./photos", "../" + tmp_path.name + "/photos"):
+        assert train(replace(config, data=replace(config.data, name=typed)), runs) == path
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "photos").rename(tmp_path / "elsewhere" / "photos")
+    assert train(replace(config, data=replace(config.data, name="elsewhere/photos")), runs) == path
+    assert RunFolder(path).config().data.path == tmp_path / "photos"  # where they were
+    assert str(tmp_path) not in RunFolder(path).config_file.read_text()
+
+
+@pytest.mark.parametrize("change", ["added", "removed", "renamed", "another size"])
+def test_other_images_are_another_run(tmp_path, change):
+    config = photos(tmp_path / "photos", NAMES)
+    runs = RunOptions(runs=tmp_path / "runs", workers=0)
+    path = train(config, runs)
+    image = tmp_path / "photos" / "owl" / "2.png"
+    if change == "added":
+        shutil.copy(image, image.with_name("4.png"))
+    elif change == "removed":
+        image.unlink()
+    elif change == "renamed":
+        image.rename(image.with_name("5.png"))
+    else:
+        Image.effect_noise((16, 16), 50).convert("RGB").save(image)
+    assert train(config, runs) != path
 
 
 def test_a_lost_data_file_is_written_anew(begun):
@@ -319,7 +343,7 @@ with RunFolder(Path(sys.argv[1])).opened(RunConfig()):
 
 def test_a_child_that_outlives_its_killed_parent_does_not_hold_the_folder(tmp_path):
     path = tmp_path / "run"
-    config = replace(small_config(), model="resnet8")
+    config = small_config()
     program = PARENT.replace("RunConfig()", f"RunConfig.from_json({config.to_json()!r})")
     parent = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline())
