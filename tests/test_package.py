@@ -58,7 +58,7 @@ PUBLIC = {
 # Left to right: a room imports only rooms before it.
 ROOMS = ["_checks", "counts", "weights", "functional", "_modules", "losses", "heads", "schedules", "samplers"]
 ROOMS += ["_neighbours", "prototypes", "theory", "__init__"]
-ROOMS += ["lab.__init__", "lab.files", "lab.data", "lab.models", "lab.config", "lab.recipes"]
+ROOMS += ["lab.__init__", "lab.files", "lab.locks", "lab.data", "lab.models", "lab.config", "lab.recipes"]
 ROOMS += ["lab.training", "lab.advice", "lab.experiments", "lab.report", "lab.cli", "lab.__main__"]
 
 

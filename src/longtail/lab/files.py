@@ -43,7 +43,8 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
     except OSError as error:
-        os.unlink(name)
+        with contextlib.suppress(FileNotFoundError):  # the folder is gone
+            os.unlink(name)
         raise OSError(error.errno, error.strerror, str(path)) from error
     except BaseException:
         os.unlink(name)

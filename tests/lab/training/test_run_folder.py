@@ -19,7 +19,17 @@ from safetensors.torch import load_file, save_file
 from longtail.lab.config import ConfigError, DataConfig, RunOptions
 from longtail.lab.data import InMemoryImages, open_dataset
 from longtail.lab.files import atomic_file, write_atomically
-from longtail.lab.training import RunFolder, TrainingError, build, evaluate_run, load_run, loop, predict, train
+from longtail.lab.training import (
+    RunFolder,
+    TrainingError,
+    build,
+    evaluate_run,
+    load_run,
+    loop,
+    predict,
+    run_folder,
+    train,
+)
 from tests.lab.training.runs import no_room_for, small_config
 
 EPOCHS = 3
@@ -375,3 +385,88 @@ def test_the_parent_keeps_its_lock_when_it_forks(tmp_path):
 def test_the_weights_say_whose_they_are(finished):
     assert load_run(finished).config.run_id == finished.name
     assert torch.cat([weight.flatten() for weight in load_run(finished).model.parameters()]).isfinite().all()
+
+
+def delete_lock(path):
+    (path / ".lock").unlink()
+
+
+def replace_lock(path):
+    """As another process does that begins after the file is deleted."""
+    (path / ".lock").unlink()
+    (path / ".lock").touch()
+
+
+def before(monkeypatch, owner, name, do, call=1):
+    """Do something before a function is called for so many times."""
+    function, calls = getattr(owner, name), []
+
+    def wrapped(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == call:
+            do()
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, wrapped)
+
+
+WRITES = [(RunFolder, "write_data", 1), (RunFolder, "write_metrics", 2), (loop.Training, "save", 2)]
+WRITES += [(RunFolder, "finish", 1)]
+
+
+@pytest.mark.parametrize(("owner", "name", "call"), WRITES)
+@pytest.mark.parametrize("lose", [delete_lock, replace_lock])
+def test_a_training_that_lost_its_lock_writes_nothing_more_and_says_so(tmp_path, monkeypatch, owner, name, call, lose):
+    config = small_config(epochs=EPOCHS)
+    path, left = tmp_path / config.run_id, {}
+
+    def lost():
+        lose(path)
+        left.update(without_events(path))
+
+    before(monkeypatch, owner, name, lost, call)
+    with pytest.raises(TrainingError, match=rf"{path}/\.lock was deleted during the run") as error:
+        train(config, RunOptions(runs=tmp_path))
+    assert (error.value.exit_code, str(error.value).count("\n")) == (1, 0)
+    assert without_events(path) == left
+    monkeypatch.undo()
+    assert RunFolder(go_on(path)).result()
+
+
+def without_events(path):
+    return {name: content for name, content in contents(path).items() if not name.startswith("events.")}
+
+
+@pytest.mark.parametrize(("owner", "name", "call"), WRITES)
+def test_a_folder_that_is_deleted_during_the_run_is_not_rebuilt(tmp_path, monkeypatch, owner, name, call):
+    config = small_config(epochs=EPOCHS)
+    path = tmp_path / config.run_id
+    before(monkeypatch, owner, name, lambda: shutil.rmtree(path), call)
+    with pytest.raises(TrainingError, match=rf"{path} was deleted during the run$") as error:
+        train(config, RunOptions(runs=tmp_path))
+    assert error.value.exit_code == 1
+    assert not path.exists()
+
+
+def test_a_folder_that_is_deleted_with_the_last_write_has_no_result(tmp_path, monkeypatch):
+    config = small_config(epochs=1)
+    path = tmp_path / config.run_id
+    write = run_folder.write_atomically
+
+    def deleted(file, content):
+        write(file, content)
+        if file.name == "result.json":
+            shutil.rmtree(path)
+
+    monkeypatch.setattr(run_folder, "write_atomically", deleted)
+    with pytest.raises(TrainingError, match=rf"{path} was deleted during the run$"):
+        train(config, RunOptions(runs=tmp_path))
+
+
+def test_a_folder_that_is_deleted_while_a_file_is_written_is_one_clear_line(tmp_path, monkeypatch):
+    config = small_config(epochs=1)
+    path = tmp_path / config.run_id
+    before(monkeypatch, os, "fsync", lambda: shutil.rmtree(path), call=3)
+    with pytest.raises(TrainingError, match=rf"cannot write {path}/\w+\.\w+: No such file or directory$"):
+        train(config, RunOptions(runs=tmp_path))
+    assert not path.exists()

@@ -96,6 +96,4 @@ def _run(arguments: list[str]) -> None:
         package = (missing.name or "").split(".")[0]
         if package == "longtail":
             raise
-        if package == "fcntl":  # the locks of run folders
-            raise ValueError("this command runs on Linux and macOS, the losses on Windows, too") from None
         raise ValueError(f"{package} is missing: pip install 'longtail[lab]'") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import os
@@ -29,6 +28,7 @@ from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from longtail.lab.data.errors import DataError
+from longtail.lab.locks import Lock
 
 __all__ = ["Archive", "fetch", "unpack"]
 
@@ -128,30 +128,18 @@ def _disk_errors(path: Path) -> Iterator[None]:
         raise DataError(f"{error.filename or path}: {_reason(error)}") from error
 
 
-def _inode(file: Path | int) -> int | None:
-    try:
-        return os.stat(file).st_ino
-    except FileNotFoundError:
-        return None
-
-
 @contextmanager
 def _locked(path: Path, console: Console) -> Iterator[None]:
     """Let one process after the other work on ``path``; the lock of one that was killed is free at once."""
-    lock = path.with_name(f"{path.name}.lock")
-    while True:
-        with _disk_errors(path), lock.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                _say(console, f"waiting for another process that is busy with {path}")
-                fcntl.flock(file, fcntl.LOCK_EX)
-            # Whoever is done removes the file, and a lock on a removed file keeps nobody out.
-            if _inode(lock) == _inode(file.fileno()):
-                try:
-                    return (yield)
-                finally:
-                    lock.unlink()
+    lock = Lock(path.with_name(f"{path.name}.lock"))
+    with _disk_errors(path):
+        if not lock.acquire(wait=False):
+            _say(console, f"waiting for another process that is busy with {path}")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release(delete=True)
 
 
 def _md5(file: BufferedIOBase) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from longtail.lab.config import ConfigError, LossConfig
 from longtail.lab.experiments.search import Candidate, SearchOptions
+from longtail.lab.locks import Lock
 from longtail.losses import owners_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ class Journal:
         self.process = f"process-{os.getpid()}-{time.time_ns()}.lock"
         alone = not list(self._living())
         with contextlib.ExitStack() as life, warnings.catch_warnings():
-            life.enter_context(_held(self.folder / self.process))
+            alive = Lock(self.folder / self.process)
+            alive.acquire()
+            life.callback(alive.release, delete=True)
             optuna.logging.set_verbosity(optuna.logging.ERROR)
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             self.study = optuna.create_study(
@@ -69,10 +71,11 @@ class Journal:
         from optuna.storages.journal import JournalFileBackend
 
         file = self.folder / "journal.log"
-        lock: Any = _Lock(self.folder / "journal.lock")
+        lock = Lock(self.folder / "journal.lock")
         _mend(file, lock)
         try:
-            return JournalStorage(JournalFileBackend(str(file), lock_obj=lock))
+            # Ours ends with the process that holds it, where Optuna's own would stay for ever.
+            return JournalStorage(JournalFileBackend(str(file), lock_obj=cast(Any, lock)))
         except ValueError as error:
             hint = "without it, the search begins anew with the folds that there are"
             raise ConfigError(f"{file} is damaged: {error}: {hint}") from None
@@ -128,7 +131,7 @@ class Journal:
         return self._begun()
 
     def _begun(self) -> optuna.Trial:
-        with _held_for(self.folder / "claim.lock"):  # nobody may take it for one of a dead process in between
+        with Lock(self.folder / "claim.lock"):  # nobody may take it for one of a dead process in between
             trial = self.study.ask()
             trial.set_user_attr("process", self.process)
         return trial
@@ -193,7 +196,7 @@ class Journal:
 
     def _give_up_dead_trials(self) -> None:
         """What a process that is gone had begun is begun anew; its folds are still there."""
-        with _held_for(self.folder / "claim.lock"):
+        with Lock(self.folder / "claim.lock"):
             living = {self.process, *self._living()}
             for trial in self.study.get_trials(deepcopy=False, states=(_state("RUNNING"),)):
                 if trial.user_attrs.get("process") not in living:
@@ -204,48 +207,18 @@ class Journal:
         for path in self.folder.glob("process-*.lock"):
             if path.name == self.process:
                 continue
-            with path.open("a") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    yield path.name
-                else:
-                    path.unlink(missing_ok=True)
+            lock = Lock(path)
+            if not lock.acquire(wait=False):
+                yield path.name
+            else:
+                lock.release(delete=True)
 
 
-@contextlib.contextmanager
-def _held_for(path: Path) -> Iterator[None]:
-    """One process at a time."""
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-class _Lock:
-    """For the journal: it ends with the process that holds it, where Optuna's own would stay for ever."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file: TextIO | None = None
-
-    def acquire(self) -> bool:
-        """Wait for it."""
-        self.file = self.path.open("a")
-        fcntl.flock(self.file, fcntl.LOCK_EX)
-        return True
-
-    def release(self) -> None:
-        """Let others have it."""
-        assert self.file is not None
-        self.file.close()
-
-
-def _mend(file: Path, lock: _Lock) -> None:
+def _mend(file: Path, lock: Lock) -> None:
     """Cut off a last line that was not finished, by a disk that was full or lost its power; the next would join it."""
-    lock.acquire()
-    if file.exists() and not (content := file.read_bytes()).endswith(b"\n"):
-        os.truncate(file, content.rfind(b"\n") + 1)
-    lock.release()
+    with lock:
+        if file.exists() and not (content := file.read_bytes()).endswith(b"\n"):
+            os.truncate(file, content.rfind(b"\n") + 1)
 
 
 class _Fixed:
@@ -265,20 +238,3 @@ def _state(name: str) -> optuna.trial.TrialState:
     import optuna
 
     return optuna.trial.TrialState[name]
-
-
-@contextlib.contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """A lock that ends with this process, however it ends."""
-    while True:
-        file = path.open("a")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(path.stat(), os.fstat(file.fileno())):
-                break
-        file.close()  # another process has just tidied it away
-    with file:
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)

@@ -200,6 +200,7 @@ class Training:
         self.state.check_finite(self.fabric)
         content = self.state.content(self.network, self.optimizer, self.fabric)
         if self.fabric.is_global_zero:
+            self.folder.check_held()
             save_checkpoint(self.folder.path, content)
 
     def display(self, console: Console | None) -> Display:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
-import os
 import platform
 import re
 import traceback
@@ -16,7 +14,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from shlex import quote
-from typing import Any, TextIO
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
@@ -26,6 +24,7 @@ from torch import nn
 from longtail.lab.config import ConfigError, RunConfig, leaves, with_fields
 from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset
 from longtail.lab.files import with_name, write_atomically
+from longtail.lab.locks import Lock
 from longtail.lab.training.errors import RunInUse, TrainingError
 
 __all__ = ["RunFolder"]
@@ -53,6 +52,7 @@ class RunFolder:
         self.model_file = path / "model.safetensors"
         self.result_file = path / "result.json"
         self.error_file = path / "error.json"
+        self._lock: Lock | None = None
 
     @contextlib.contextmanager
     def opened(self, config: RunConfig) -> Iterator[None]:
@@ -60,18 +60,32 @@ class RunFolder:
         if self._is_something_else():
             raise ConfigError(f"{self.path} holds something else than a run: nothing was changed")
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a") as lock, _kept_from_children(lock):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunInUse(f"{self.path} is in use by another process") from None
+        lock = Lock(self.path / ".lock")
+        if not lock.acquire(wait=False):
+            raise RunInUse(f"{self.path} is in use by another process")
+        try:
             for path in self._leftovers():
                 path.unlink()
             if not self.config_file.exists():
                 write_atomically(self.config_file, config.to_json())
             elif self.config() != config:
                 raise ConfigError(f"{self.config_file} is of another run: nothing was changed")
+            self._lock = lock
             yield
+        finally:
+            self._lock = None
+            lock.release()
+
+    def check_held(self) -> None:
+        """Refuse to write into a folder that was opened, but deleted since: another process may have it now."""
+        if self._lock is None or self._lock.is_held():
+            return
+        if not self.path.exists():
+            raise TrainingError(f"{self.path} was deleted during the run")
+        raise TrainingError(
+            f"{self._lock.path} was deleted during the run: another process may have the run now; "
+            "the same command goes on with it"
+        )
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
@@ -154,10 +168,12 @@ class RunFolder:
 
     def write_metrics(self, epochs: list[dict[str, Any]]) -> None:
         """Replace all of them: after a resumption, those of epochs that are trained again are gone."""
+        self.check_held()
         write_atomically(self.metrics_file, "".join(json.dumps(epoch) + "\n" for epoch in epochs))
 
     def write_data(self, dataset: ImageDataset, subset: LongTailedSubset, config: RunConfig) -> None:
         """Keep what is trained on: which images, the class index, how images are prepared, and where files are."""
+        self.check_held()
         found = {name: functools.reduce(getattr, LOCATIONS[name], config) for name in LOCATIONS}
         images = dataset.train
         subset.save(
@@ -188,6 +204,7 @@ class RunFolder:
         """Write the weights, and then the result: whoever finds it finds a complete run."""
         weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
         # A single entry of metadata: several have no fixed order in the file, and the same run is the same file.
+        self.check_held()
         model = to_safetensors(weights, {"run_id": config.run_id})
         write_atomically(self.model_file, model)
         result = {
@@ -201,6 +218,7 @@ class RunFolder:
         }
         write_atomically(self.result_file, json.dumps(result, indent=2) + "\n")
         self.error_file.unlink(missing_ok=True)
+        self.check_held()
 
     def write_adjustment(self, slug: str, content: dict[str, Any]) -> Path:
         """Keep an adjustment of the last layer, and how good it is."""
@@ -277,24 +295,3 @@ def _parsed(path: Path, *required: str) -> dict[str, Any]:
     if missing:
         raise ConfigError(f"{path} is damaged: it has no {missing[0]}")
     return content
-
-
-_locks: set[TextIO] = set()
-
-
-def _close_locks() -> None:
-    for lock in _locks:
-        lock.close()
-
-
-# A process that reads images outlives one that was killed by seconds, and would hold its lock.
-os.register_at_fork(after_in_child=_close_locks)
-
-
-@contextlib.contextmanager
-def _kept_from_children(lock: TextIO) -> Iterator[None]:
-    _locks.add(lock)
-    try:
-        yield
-    finally:
-        _locks.remove(lock)
