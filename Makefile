@@ -51,7 +51,7 @@ clean: ## remove .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 .venv/installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11.4 or newer is needed: make PYTHON=…" if sys.version_info < (3, 11, 4) else 0)'
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	@echo "Installing into .venv, PyTorch included: once, a minute or more …"
 	@$(PYTHON) -m venv .venv
 	@$(INSTALL) --editable '.[cluster,dev,docs]'

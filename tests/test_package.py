@@ -5,10 +5,14 @@ import inspect
 import json
 import subprocess
 import sys
+import tomllib
 import venv
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import longtail
 import longtail.lab.advice
@@ -139,3 +143,13 @@ print(longtail.ClassBalancedLoss([30, 3])(torch.zeros(2, 2), torch.tensor([0, 1]
 def test_versions_agree():
     assert f"version: {longtail.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"## [{longtail.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_all_that_is_installed_runs_on_the_oldest_python():
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    lines = (ROOT / "constraints.txt").read_text().splitlines()[1:]
+    pinned = {Requirement(line).name for line in lines}
+    for package in metadata.distributions():
+        needed = package.metadata.get("Requires-Python")
+        if needed and package.name.lower().replace("_", "-") in pinned:
+            assert SpecifierSet(needed).contains(f"{oldest}.0"), f"{package.name} {package.version} needs {needed}"

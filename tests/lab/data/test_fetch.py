@@ -646,9 +646,59 @@ def test_a_member_gives_no_rights_away(folder):
     content = tar_of(("owls/1.bin", b"1"), member)
     (folder / "owls.tar.gz").write_bytes(content)
     unpack(archive_of(content), folder)
-    found = (folder / "owls" / "run").stat()
-    assert not found.st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IWOTH)
-    assert found.st_uid == os.getuid()
+    run, plain = ((folder / "owls" / name).stat() for name in ("run", "1.bin"))
+    os.umask(mask := os.umask(0))
+    assert run.st_mode == plain.st_mode == stat.S_IFREG | (0o666 & ~mask)
+    assert run.st_uid == os.getuid()
+
+
+def test_folders_of_an_archive_are_made_whatever_their_rights_are(folder):
+    inner = tar_member("owls/snowy", tarfile.DIRTYPE)
+    inner.mode = 0
+    content = tar_of(inner, tar_member("owls/empty", tarfile.DIRTYPE), ("owls/snowy/1.bin", b"1"))
+    (folder / "owls.tar.gz").write_bytes(content)
+    unpack(archive_of(content), folder)
+    assert (folder / "owls" / "snowy" / "1.bin").read_bytes() == b"1"
+    assert os.access(folder / "owls" / "empty", os.R_OK | os.W_OK | os.X_OK)
+
+
+OLD_PYTHON = "/usr/bin/python3.11"
+OLD = """
+import hashlib, sys, types
+from pathlib import Path
+source, folder = map(Path, sys.argv[1:])
+for name in ("longtail", "longtail.lab", "longtail.lab.data"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [str(source.joinpath(*name.split(".")))]
+from longtail.lab.data.fetch import Archive, unpack
+for path in folder.glob("*/data/owls.tar.gz"):
+    md5 = hashlib.md5(path.read_bytes()).hexdigest()
+    try:
+        unpack(Archive(url="http://127.0.0.1:9/owls.tar.gz", md5=md5, holds=("owls",)), path.parent)
+    except ValueError as error:
+        path.with_name("error").write_text(str(error))
+"""
+
+
+def is_old(python):
+    """Whether there is such a Python, without the filters that came to tarfile with 3.11.4."""
+    code = "import sys, tarfile; sys.exit(hasattr(tarfile, 'data_filter') or sys.version_info < (3, 11))"
+    return Path(python).exists() and subprocess.run([python, "-c", code]).returncode == 0
+
+
+@pytest.mark.skipif(not is_old(OLD_PYTHON), reason=f"{OLD_PYTHON} is not there, or 3.11.4 or newer")
+def test_the_first_pythons_3_11_unpack_and_refuse_the_same(tmp_path):
+    for harm, members in {"none": [], **{harm: [member] for harm, member in HOSTILE_TARS.items()}}.items():
+        (tmp_path / harm / "data").mkdir(parents=True)
+        (tmp_path / harm / "data" / "owls.tar.gz").write_bytes(tar_of(("owls/1.bin", b"1"), *members))
+    environment = {**os.environ, "PYTHONPATH": str(Path(sys.modules["rich"].__file__).parents[1])}
+    source = Path(FETCH.__file__).parents[3]
+    subprocess.run([OLD_PYTHON, "-c", OLD, str(source), str(tmp_path)], env=environment, check=True)
+    assert (tmp_path / "none" / "data" / "owls" / "1.bin").read_bytes() == b"1"
+    for harm, member in HOSTILE_TARS.items():
+        assert f"{member.name!r} in it is not a file or folder" in (tmp_path / harm / "data" / "error").read_text()
+        assert listing(tmp_path / harm) == ["data"]
+        assert listing(tmp_path / harm / "data") == ["error", "owls.tar.gz"]
 
 
 def encrypted(content):
