@@ -23,8 +23,9 @@ from longtail.lab.experiments import (
     rescaled,
     run_sweep,
 )
-from longtail.lab.experiments.sweep import complete_runs, duration
+from longtail.lab.experiments.sweep import complete_runs
 from longtail.lab.training import TrainingError, identify
+from longtail.lab.training.cost import duration
 
 __all__ = ["preview", "sweep_command"]
 

@@ -19,8 +19,9 @@ from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_ex
 from longtail.lab.experiments.task import Outcome, Speeds, estimated_seconds
 from longtail.lab.files import check_writable
 from longtail.lab.training import Interrupted, RunFolder, TrainingError, identify, open_data, stop_signals
+from longtail.lab.training.cost import duration
 
-__all__ = ["SweepResult", "complete_runs", "duration", "estimate", "run_sweep"]
+__all__ = ["SweepResult", "complete_runs", "estimate", "run_sweep"]
 
 # How long to leave alone a run that another process has.
 AGAIN_SECONDS = 2.0
@@ -242,17 +243,3 @@ def _measured(executor: Executor, config: RunConfig) -> Speeds:
             raise TrainingError(f"cannot measure {config.model.name} on {config.data.name}: {outcome.message}")
     train, test = (sum(outcome.value[name] for outcome in outcomes) / slots for name in ("train", "test"))
     return Speeds(train, test)
-
-
-def duration(seconds: float) -> str:
-    """In words.
-
-    Example:
-        >>> duration(4.2), duration(119.7), duration(7300), duration(200_000)
-        ('4 s', '2 min 0 s', '2 h 1 min', '2 d 7 h')
-    """
-    whole = round(seconds)
-    for unit, parts, size, part in (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // part} {parts}"
-    return f"{whole} s"

@@ -15,7 +15,6 @@ from longtail.lab.experiments.results import (
     telling_columns,
     to_records,
 )
-from longtail.lab.experiments.sweep import duration
 from longtail.lab.report.figures.runs import FREE, OF_LOSS, best_pair, one_experiment
 from longtail.lab.report.tables import (
     Cell,
@@ -29,6 +28,7 @@ from longtail.lab.report.tables import (
     percent_cell,
     shown,
 )
+from longtail.lab.training.cost import duration
 
 if TYPE_CHECKING:
     from pandas import DataFrame

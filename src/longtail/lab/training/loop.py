@@ -14,10 +14,27 @@ from torch import Tensor, nn
 
 from longtail._checks import check_positive_integer
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
-from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset, Shard, evaluation_loader, training_loader
+from longtail.lab.data import (
+    Batch,
+    ImageDataset,
+    ImageFiles,
+    Loader,
+    LongTailedSubset,
+    Shard,
+    evaluation_loader,
+    training_loader,
+)
 from longtail.lab.models.batch_norm import synchronise_batch_norms
 from longtail.lab.training.build import build_loss, build_network, build_optimizer, build_order, input_size, open_data
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
+from longtail.lab.training.cost import (
+    Cost,
+    available_memory,
+    check_memory,
+    duration,
+    enough_memory,
+    measure_cost,
+)
 from longtail.lab.training.display import Display
 from longtail.lab.training.errors import Interrupted, TrainingError
 from longtail.lab.training.metrics import ClassifierMetrics
@@ -71,18 +88,20 @@ def train(
     dataset, subset, config = open_data(config, options.data_dir, console)
     if done := _complete(config, options, console):
         return done
-    build_network(config, dataset)  # refuses initial weights that do not fit
+    network = build_network(config, dataset)  # refuses initial weights that do not fit
     folder = RunFolder(options.runs / config.run_id)
     fabric = make_fabric(config.precision, options.accelerator, devices)
     console = console if fabric.is_global_zero else None
-    with folder.written(), opened_by_first(folder, config, fabric), stop_signals() as stop:
+    cost = measure_cost(config, fabric, network, build_loss(config, dataset.counts), _probe_images(config, dataset))
+    check_memory(config, cost, available_memory(fabric.device), fabric.world_size)
+    with enough_memory(config), folder.written(), opened_by_first(folder, config, fabric), stop_signals() as stop:
         if fabric.world_size == 1 and folder.result_file.exists():
             return folder.path  # another process has finished it since
         training = Training.new(config, options, fabric, dataset, folder)
         notes = [*dataset.notes, *training.resume(subset)]
         lines = folder.metrics(training.state.epoch)
         with training.display(console) as display:
-            for note in notes:
+            for note in (*notes, describe(config, dataset, cost, training.state.epoch, fabric.world_size)):
                 display.say(note)
             while training.state.epoch < config.optimizer.epochs:
                 lines.append(train_epoch(training, Timer(options.checkpoint_minutes), stop, display))
@@ -95,6 +114,26 @@ def train(
             folder.finish(config, training.network, lines, fabric.world_size)
         fabric.barrier()
     return folder.path
+
+
+def describe(config: RunConfig, dataset: ImageDataset, cost: Cost, epoch: int, world_size: int) -> str:
+    """What is about to be trained, and how long it takes here."""
+    train, test = len(dataset.train), len(dataset.test)
+    seconds = cost.seconds(config, train, test, epoch) / world_size
+    left = f"{config.optimizer.epochs - epoch} epochs" + (" left" if epoch else "")
+    return (
+        f"{dataset.name}: {train:,} training and {test:,} test images, {len(dataset.classes):,} classes; "
+        f"{config.model.name}, {config.title}; {left}: about {duration(seconds)} "
+        f"({world_size * cost.images_per_second:,.0f} images/s)"
+    )
+
+
+def _probe_images(config: RunConfig, dataset: ImageDataset) -> Tensor:
+    """A few images of the size that the network will see."""
+    images = dataset.train
+    if isinstance(images, ImageFiles):
+        return torch.zeros(2, 3, input_size(config), input_size(config))
+    return torch.zeros(min(64, config.optimizer.batch_size), *images.images.shape[1:])
 
 
 def _complete(config: RunConfig, options: RunOptions, console: Console | None) -> Path | None:

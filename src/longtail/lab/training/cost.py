@@ -1,0 +1,191 @@
+"""What a training costs, found out before it is paid: memory from one small step, time from another."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from longtail.lab.config import ConfigError, RunConfig
+from longtail.lab.training.errors import TrainingError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["Cost", "available_memory", "check_memory", "duration", "enough_memory", "measure_cost"]
+
+STATES = {"sgd": 1, "adamw": 2}
+"""Tensors of the size of the weights that the optimizer keeps."""
+
+HEADROOM = 1.5
+"""Memory of a step over what it keeps for backward: gradients of activations, and what kernels need meanwhile."""
+
+
+class Cost:
+    """Memory and time of a training, by image.
+
+    Args:
+        fixed_bytes: weights, their gradients and the optimizer's state.
+        image_bytes: what forward keeps for backward.
+        images_per_second: of training.
+        tested_per_second: of testing.
+    """
+
+    def __init__(
+        self, fixed_bytes: float, image_bytes: float, images_per_second: float, tested_per_second: float
+    ) -> None:
+        self.fixed_bytes, self.image_bytes = fixed_bytes, image_bytes
+        self.images_per_second, self.tested_per_second = images_per_second, tested_per_second
+
+    def bytes_of(self, images: int) -> float:
+        """Memory of a forward and backward pass over this many images.
+
+        Example:
+            >>> Cost(1e6, 2e6, 100.0, 300.0).bytes_of(10) / 1e6
+            31.0
+        """
+        return self.fixed_bytes + HEADROOM * images * self.image_bytes
+
+    def seconds(self, config: RunConfig, train_images: int, test_images: int, epoch: int = 0) -> float:
+        """How long the training takes from an epoch on.
+
+        Example:
+            >>> from longtail.lab.recipes import cifar
+            >>> Cost(0, 0, 250.0, 1000.0).seconds(cifar(), 50_000, 10_000) / 3600
+            11.66...
+        """
+        epochs = config.optimizer.epochs
+        tests = sum(config.is_tested_after(each) for each in range(epoch + 1, epochs + 1))
+        return (epochs - epoch) * train_images / self.images_per_second + tests * test_images / self.tested_per_second
+
+
+def measure_cost(config: RunConfig, fabric: Fabric, network: nn.Module, criterion: nn.Module, images: Tensor) -> Cost:
+    """Run a few images through a copy of the network; neither the network nor the random numbers change."""
+    probe = copy.deepcopy(network).to(fabric.device)
+    probe.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    probe.train(not config.model.freeze)
+    images, criterion = images.to(fabric.device, memory_format=torch.channels_last), criterion.to(fabric.device)
+    labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+    kept: dict[int, int] = {}
+    own = {weight.untyped_storage().data_ptr() for weight in (*probe.parameters(), *probe.buffers())}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def step() -> None:
+        with fabric.autocast():
+            logits = probe(images)
+        criterion(logits.float(), labels).backward()
+
+    with torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []):
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            step()
+        train = _seconds(step, fabric.device)
+        probe.eval()
+
+        @torch.no_grad()
+        def look() -> None:
+            with fabric.autocast():
+                probe(images)
+
+        test = _seconds(look, fabric.device)
+    trained = sum(weight.numel() * weight.element_size() for weight in probe.parameters() if weight.requires_grad)
+    weights = sum(weight.numel() * weight.element_size() for weight in probe.parameters())
+    fixed = weights + trained * (1 + STATES[config.optimizer.name])
+    return Cost(fixed, sum(kept.values()) / len(images), len(images) / train, len(images) / test)
+
+
+def _seconds(call: Any, device: torch.device) -> float:
+    began = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return max(time.perf_counter() - began, 1e-9)
+
+
+def check_memory(config: RunConfig, cost: Cost, available: float | None, processes: int = 1) -> None:
+    """Refuse a batch that cannot fit, and say which micro-batch can.
+
+    Example:
+        >>> check_memory(RunConfig(), Cost(1e9, 1e9, 1.0, 1.0), available=20e9)
+        Traceback (most recent call last):
+        longtail.lab.config.errors.ConfigError: a batch of 128 images needs about 193 GB and 20 GB are free: \
+optimizer.micro_batch_size 8 fits
+    """
+    optimizer = config.optimizer
+    share = -(-optimizer.batch_size // processes)
+    images = min(share, optimizer.micro_batch_size or share)
+    needed = cost.bytes_of(images)
+    if available is None or needed <= available:
+        return
+    smaller = images
+    while smaller > 1 and cost.bytes_of(smaller) > available:
+        smaller //= 2
+    fits = cost.bytes_of(smaller) <= available
+    advice = f"optimizer.micro_batch_size {smaller} fits" if fits else "choose a smaller model.name or data.image_size"
+    raise ConfigError(
+        f"a batch of {images} images needs about {_gigabytes(needed)} and {_gigabytes(available)} are free: {advice}"
+    )
+
+
+@contextlib.contextmanager
+def enough_memory(config: RunConfig) -> Iterator[None]:
+    """Say what to lower where memory ran out all the same."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is one; on a CPU there is none of its own
+        if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "can't allocate memory" not in str(error):
+            raise
+        images = config.optimizer.micro_batch_size or config.optimizer.batch_size
+        raise TrainingError(
+            f"out of memory with {images} images at a time: lower optimizer.micro_batch_size"
+        ) from error
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:.3g} GB"
+
+
+def available_memory(device: torch.device) -> float | None:
+    """Bytes that a training can have, if the system tells."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):  # no Linux
+        return None
+    try:  # a container may have less
+        group = Path("/sys/fs/cgroup")
+        limit, used = ((group / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))
+        cached = next(
+            int(line.split()[1])
+            for line in (group / "memory.stat").read_text(encoding="ascii").splitlines()
+            if line.startswith("inactive_file ")
+        )
+        return free if limit == "max" else min(free, float(limit) - float(used) + cached)
+    except (OSError, StopIteration, ValueError):
+        return free
+
+
+def duration(seconds: float) -> str:
+    """In words.
+
+    Example:
+        >>> duration(4.2), duration(119.7), duration(7300), duration(200_000)
+        ('4 s', '2 min 0 s', '2 h 1 min', '2 d 7 h')
+    """
+    whole = round(seconds)
+    for unit, parts, size, part in (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // part} {parts}"
+    return f"{whole} s"
