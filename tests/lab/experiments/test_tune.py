@@ -7,26 +7,29 @@ import shlex
 import shutil
 import signal
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
+import optuna
 import pytest
 from PIL import Image
 from rich.console import Console
 
+from longtail.lab.cli.arguments import command_for
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions
 from longtail.lab.data import FoldOptions, SubsetOptions
 from longtail.lab.experiments import ExecutorOptions, SearchOptions, tune
-from longtail.lab.experiments.journal import Journal
+from longtail.lab.experiments.search import Grid, Tpe, is_hopeless
 from longtail.lab.experiments.task import Outcome
-from longtail.lab.recipes import cifar, train_command
+from longtail.lab.recipes import cifar
 from longtail.lab.training import RunFolder, TrainingError
 from tests.lab.experiments.sweeps import command, end, starts, wait_for
 
 
 def configure(loss):
     data = DataConfig(subset=SubsetOptions(imbalance=20.0), fold=FoldOptions(folds=5))
-    return replace(cifar(data, loss, 2), model="resnet8")
+    return replace(cifar(data, loss, 2), model=ModelConfig(name="resnet8"))
 
 
 class Scored:
@@ -50,6 +53,9 @@ class Scored:
     def wait(self, seconds):
         finished = []
         for task, config in self.queue[:1]:
+            if task == "measure":
+                finished.append((task, config, Outcome("done", value={"train": 100.0, "test": 300.0})))
+                continue
             score = self.score(config)
             if isinstance(score, str):
                 finished.append((task, config, Outcome("failed", score)))
@@ -130,7 +136,7 @@ def test_pruning_costs_a_part_of_the_grid_and_finds_its_winner(scored):
     assert result.candidates[: len(complete)] == complete
 
 
-def test_a_loss_that_fails_is_told_and_the_others_go_on(scored):
+def test_a_loss_that_fails_is_told_and_the_others_go_on(scored, tmp_path):
     score = noisy(by_beta)
     result, _ = scored(lambda config: "it diverged" if config.loss.beta == 0.999 else score(config), prune=False)
     failed = [each for each in result.candidates if each.state == "failed"]
@@ -138,7 +144,7 @@ def test_a_loss_that_fails_is_told_and_the_others_go_on(scored):
     assert {each.error for each in failed} == {"it diverged"}
     assert result.winner.loss.beta == 0.9999
     with pytest.raises(TrainingError, match="no loss has a result: it diverged"):
-        scored(lambda config: "it diverged", losses=("sigmoid",))
+        scored(lambda config: "it diverged", runs=tmp_path / "others", losses=("sigmoid",))
 
 
 def test_what_failed_is_tried_again_by_the_next_call(scored):
@@ -158,7 +164,7 @@ def test_betas_that_look_alike_are_two(scored):
 
 def test_other_losses_can_be_tuned_too():
     search = SearchOptions(losses=("ldam", "softmax_focal"), betas=(0.9,), gammas=(1.0, 2.0))
-    labels = [loss.label for loss in search.space()]
+    labels = [loss.slug for loss in search.space()]
     plain = ["softmax_focal_1", "softmax_focal_2", "ldam"]
     assert labels == [name for each in plain for name in (each, f"{each}_0.9")]
 
@@ -166,15 +172,15 @@ def test_other_losses_can_be_tuned_too():
 def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
     def bump(loss):
         prototypes = 1 / (1 - (loss.beta or 0))
-        return 0.8 - 0.05 * (np.log10(prototypes) - 3) ** 2 - 0.02 * (loss.loss != "focal")
+        return 0.8 - 0.05 * (np.log10(prototypes) - 3) ** 2 - 0.02 * (loss.name != "focal")
 
     result, _ = scored(noisy(bump, noise=0.002), search="tpe", trials=30)
     assert len(result.candidates) == 30
     plain = [each.loss for each in result.candidates if each.loss.weighting == "uniform"]
-    assert sorted(loss.loss for loss in plain) == ["focal", "sigmoid", "softmax"]
+    assert sorted(loss.name for loss in plain) == ["focal", "sigmoid", "softmax"]
     for each in result.candidates:
         assert each.loss in plain or 1 < 1 / (1 - each.loss.beta) <= 1e5 + 1
-        assert (each.loss.gamma is not None) == (each.loss.loss == "focal")
+        assert (each.loss.gamma is not None) == (each.loss.name == "focal")
         assert each.loss.gamma is None or 0 <= each.loss.gamma <= 3
         assert len(each.loss.slug) <= len("softmax_focal_1.23_0.999988")
     assert 100 <= 1 / (1 - result.winner.loss.beta) <= 10_000
@@ -183,11 +189,7 @@ def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
 def test_a_loss_that_tpe_draws_twice_at_once_is_trained_and_shown_once(scored, monkeypatch):
     plain, weighted = SearchOptions(losses=("softmax",), betas=(0.9,)).space()
 
-    def coarsely(journal, trial):
-        trial.suggest_categorical("loss", ("softmax",))
-        return weighted if trial.suggest_float("prototypes", 1.0, 1e5, log=True) > 1 else plain
-
-    monkeypatch.setattr(Journal, "loss", coarsely)
+    monkeypatch.setattr(Tpe, "_loss", lambda search, values: weighted if values["prototypes"] > 1 else plain)
     score = noisy(lambda loss: 0.6 if loss == weighted else 0.5)
     result, executor = scored(score, search="tpe", losses=("softmax",), trials=6, prune=False)
     assert [candidate.loss for candidate in result.candidates] == [weighted, plain]
@@ -201,7 +203,7 @@ def test_it_is_said_once_that_runs_of_another_process_are_waited_for(tmp_path, m
 
         def wait(self, seconds):
             for task, config in self.queue[:1]:
-                if config not in asked:
+                if task == "train" and config not in asked:
                     asked.add(config)
                     del self.queue[0]
                     return [(task, config, Outcome("busy"))]
@@ -219,14 +221,87 @@ def test_it_is_said_once_that_runs_of_another_process_are_waited_for(tmp_path, m
     assert waiting[0].endswith(", which is in use by another process")
 
 
-def test_again_nothing_is_searched(scored):
+def test_again_nothing_is_trained(scored):
     first, _ = scored(noisy(by_beta))
     second, executor = scored(noisy(by_beta))
-    assert [config.data.fold.fold for config in executor.trained] == [None]
+    assert executor.trained == []
     assert second.candidates == first.candidates
     record = json.loads((second.folder / "result.json").read_text())
-    assert record["winner"]["method"] == "focal_1_0.999"
+    assert record["winner"]["title"] == "class-balanced focal, β 0.999, γ 1"
     assert RunConfig.from_json(json.dumps(record["config"])) == second.winner
+
+
+def test_the_run_folders_are_the_state_of_a_grid(scored, tmp_path):
+    """A fold that is lost is trained again, and nothing else."""
+    first, _ = scored(noisy(by_beta), losses=("softmax",))
+    assert sorted(path.name for path in (tmp_path / "runs" / "tune").glob("*/*")) == ["result.json"]
+    lost = sorted((tmp_path / "runs").glob("*fold1*"))[0]
+    shutil.rmtree(lost)
+    second, executor = scored(noisy(by_beta), losses=("softmax",))
+    assert [config.run_id for config in executor.trained] == [lost.name]
+    assert second.candidates == first.candidates
+
+
+def test_progress_tells_the_cost_first_and_each_loss_then(tmp_path, monkeypatch):
+    module = sys.modules[tune.__module__]
+    executor = Scored(RunOptions(runs=tmp_path), noisy(by_beta))
+    monkeypatch.setattr(module, "make_executor", lambda where, options: executor)
+    said = io.StringIO()
+    search = SearchOptions(losses=("softmax",), betas=(0.9,))
+    tune(configure, search, RunOptions(runs=tmp_path), console=Console(file=said, width=200))
+    lines = said.getvalue().splitlines()
+    assert lines[0] == "2 losses × 5 folds, 2 runs at a time; measuring …"
+    # 345 images at 100 a second for 2 epochs, a test of the other 86 at 300 a second; 10 folds, 2 at a time
+    assert lines[1] == "about 36 s, less what pruning saves"
+    assert lines[2].startswith("softmax: balanced accuracy ")
+    assert lines[-1].startswith("training with class-balanced softmax, β 0.9 on all training images")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pruning_is_that_of_optuna(seed):
+    draw = np.random.default_rng(seed)
+    best = draw.normal(0.7, 0.05, 5).tolist()
+    scores = (np.array(best) + draw.normal(-0.01, 0.03, 5))[: draw.integers(1, 5)].tolist()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        study = optuna.create_study(
+            direction="maximize", pruner=optuna.pruners.WilcoxonPruner(p_threshold=0.5, n_startup_steps=2)
+        )
+        for values in (best, scores):
+            trial = study.ask()
+            for step, value in enumerate(values):
+                trial.report(value, step)
+            pruned = trial.should_prune()
+            if values is best:
+                study.tell(trial, float(np.mean(best)))
+    assert is_hopeless(scores, best, 0.5) == pruned
+
+
+def test_tpe_goes_on_with_what_a_process_that_died_had_asked_for(tmp_path):
+    search = SearchOptions(search="tpe", losses=("softmax", "sigmoid"), trials=4)
+    dead = Tpe(search, tmp_path)
+    assert [dead.extend() for _ in range(3)] == [True] * 3
+    again = Tpe(search, tmp_path)
+    assert again.losses() == dead.losses()
+    assert [loss.slug for loss in again.losses()[:2]] == ["softmax", "sigmoid"]
+    assert [again.extend(), again.extend()] == [True, False]
+    assert len(again.losses()) == 4
+
+
+def test_a_journal_of_tpe_that_cannot_be_read_is_one_line(tmp_path):
+    search = SearchOptions(search="tpe", losses=("softmax",), trials=4)
+    Tpe(search, tmp_path).extend()
+    file = tmp_path / "journal.log"
+    file.write_bytes(b"{garbage\n" + file.read_bytes())
+    with pytest.raises(ConfigError, match=r"journal\.log is damaged: .*delete it to search anew") as error:
+        Tpe(search, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_grid_has_nothing_to_keep():
+    grid = Grid(SearchOptions(losses=("softmax",), betas=(0.9,)))
+    assert [loss.slug for loss in grid.losses()] == ["softmax", "softmax_0.9"]
+    assert not grid.extend()
 
 
 @pytest.mark.parametrize(
@@ -239,8 +314,8 @@ def test_again_nothing_is_searched(scored):
         ({"losses": ("focal",), "gammas": ()}, "gammas must have a value for focal"),
         ({"losses": ("softmax", "focal"), "gammas": ()}, "gammas must have a value for focal"),
         ({"search": "tpe", "losses": ("softmax", "ldam"), "trials": 1}, "trials must be at least 2"),
-        ({"trials": 3}, "trials would do nothing in the search grid"),
-        ({"search": "tpe", "betas": (0.5,)}, "betas would do nothing in the search tpe"),
+        ({"trials": 3}, "trials has no effect with search grid"),
+        ({"search": "tpe", "betas": (0.5,)}, "betas has no effect with search tpe"),
         ({"search": "tpe", "trials": 0}, "trials"),
         ({"prune_threshold": 2.0}, "prune_threshold"),
     ],
@@ -251,7 +326,7 @@ def test_bad_options_are_refused_by_name(values, message):
 
 
 def test_a_single_fold_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="fold 1 would do nothing"):
+    with pytest.raises(ConfigError, match="fold must not be given"):
         tune(lambda loss: replace(configure(loss), data=DataConfig(fold=FoldOptions(folds=3, fold=1))))
 
 
@@ -341,7 +416,7 @@ def test_a_search_that_is_killed_goes_on_and_two_processes_share_one(tmp_path):
     shutil.rmtree(runs)
     code, out, errors = end(command(*TUNE, folder=tmp_path))
     assert code == 0, errors
-    assert out.rstrip().endswith(train_command(config))
+    assert out.rstrip().endswith(command_for(config))
     alone = json.loads(next(runs.glob("tune/*/result.json")).read_text())
     for result in (alone, results[0]):
         for name in ("seconds", "images_per_second"):
@@ -352,8 +427,8 @@ def test_a_search_that_is_killed_goes_on_and_two_processes_share_one(tmp_path):
 def test_the_command_that_is_printed_trains_the_same_run(tmp_path):
     config = replace(configure(LossConfig(name="focal", gamma=0.25, beta=0.9997)), test_every=0, seed=3)
     config = replace(config, data=replace(config.data, fold=FoldOptions(), augment=False))
-    options = RunOptions(runs=tmp_path / "my runs", data_dir=tmp_path / "data", checkpoint_minutes=0.5)
-    words = shlex.split(train_command(config, options))[1:]
+    options = RunOptions(runs=tmp_path / "my runs", data_dir=tmp_path / "data")
+    words = shlex.split(command_for(config, options))[1:]
     code, out, errors = end(command(*words, "--json", folder=tmp_path))
     assert code == 0, errors
     assert json.loads(out)["run_id"] == config.run_id

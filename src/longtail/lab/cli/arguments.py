@@ -231,7 +231,7 @@ def command_for(config: RunConfig, options: RunOptions = RunOptions()) -> str:
         else:
             text = value if isinstance(value, str) else json.dumps(list(value) if isinstance(value, tuple) else value)
             words += ["--set", f"{'.'.join(path)}={text}"]
-    for item in fields(options):
+    for item in fields(RunningArguments):
         if (value := getattr(options, item.name)) != item.default:
             words += [f"--{item.name}".replace("_", "-"), str(value)]
     return shlex.join(words)

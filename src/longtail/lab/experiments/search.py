@@ -1,18 +1,24 @@
-"""What tuning tries, and what it finds out about it."""
+"""What tuning tries: a grid of losses, or Optuna's TPE."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import mean, stdev
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from longtail._checks import check_in_unit_interval, check_non_negative, check_positive_integer
 from longtail.lab.config import ConfigError, LossConfig, config_errors
 from longtail.lab.data.summary import BETAS
 from longtail.lab.experiments.paper import GAMMAS, losses
-from longtail.losses import LOSSES
+from longtail.losses import LOSSES, owners_of
 
-__all__ = ["Candidate", "SearchOptions"]
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["Candidate", "Grid", "SearchOptions", "Tpe", "is_hopeless"]
 
 KINDS = ("softmax", "sigmoid", "focal")
 
@@ -27,19 +33,19 @@ class SearchOptions:
     """
 
     search: Literal["grid", "tpe"] = "grid"
-    """grid: every combination of the values below. tpe: Optuna's search over N = 1/(1-β), log-uniform, and γ."""
+    """grid: every combination of losses, β and γ. tpe: Optuna's search over N = 1/(1-β), log-uniform, and γ."""
     losses: tuple[str, ...] = KINDS
-    """Kinds of losses, as in longtail train; each is also tried plain, without weights."""
+    """Losses to try; each is also tried plain, without class weights."""
     betas: tuple[float, ...] = BETAS
-    """Of the grid: β of the class-balanced losses."""
+    """β to try (grid)."""
     gammas: tuple[float, ...] = GAMMAS
-    """Of the grid: γ of the focal and softmax_focal losses."""
+    """γ of the focal losses to try (grid)."""
     trials: int | None = None
-    """Of tpe: how many losses to try, 25 if not given."""
+    """Number of losses to try (tpe); 25 by default."""
     prune: bool = True
-    """Whether a loss that is worse than the best so far, fold by fold, is given up before its last fold."""
+    """Skip the remaining folds of a loss that is clearly worse than the best so far."""
     prune_threshold: float = 0.5
-    """The probability, in Wilcoxon's test, below which it is."""
+    """p-value of Wilcoxon's signed-rank test below which a loss is pruned."""
 
     @config_errors()
     def __post_init__(self) -> None:
@@ -87,8 +93,10 @@ class Candidate:
     groups: dict[str, float | None] = field(default_factory=dict)
     """Mean recall of many, medium and few."""
     state: str = "running"
-    """complete, pruned or failed."""
+    """running, complete, pruned or failed."""
     error: str = ""
+    told: bool = field(default=False, compare=False)
+    """Whether the end of it was reported."""
 
     @property
     def mean(self) -> float:
@@ -99,3 +107,114 @@ class Candidate:
     def spread(self) -> float | None:
         """Standard deviation over its folds."""
         return stdev(self.scores) if len(self.scores) > 1 else None
+
+
+def is_hopeless(scores: Sequence[float], best: Sequence[float], threshold: float) -> bool:
+    """Whether scores are worse than the best ones, fold by fold: Wilcoxon's signed-rank test, as Optuna's pruner does.
+
+    Example:
+        >>> is_hopeless([0.5, 0.6], [0.7, 0.75, 0.8], threshold=0.5), is_hopeless([0.7], [0.9, 0.9], threshold=0.5)
+        (True, False)
+    """
+    pairs = list(zip(scores, best, strict=False))
+    if len(pairs) < 2 or mean(scores) >= mean(best):
+        return False
+    from scipy.stats import wilcoxon  # slow to import
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few pairs have no exact distribution
+        found = wilcoxon([one - other for one, other in pairs], alternative="less", zero_method="zsplit")
+    return bool(found.pvalue < threshold)
+
+
+class Grid:
+    """All losses of the options, in order; nothing is kept beside the run folders.
+
+    Example:
+        >>> len(Grid(SearchOptions()).losses())
+        25
+    """
+
+    def __init__(self, options: SearchOptions) -> None:
+        self.options = options
+        self.total = len(options.space())
+
+    def losses(self) -> list[LossConfig]:
+        """What to try."""
+        return self.options.space()
+
+    def extend(self) -> bool:
+        """Add a loss, if there is one left."""
+        return False
+
+    def tell(self, candidate: Candidate) -> None:
+        """A candidate is complete, pruned or failed."""
+
+
+class Tpe:
+    """Optuna's TPE, with its own journal storage: what it asked for is tried by whoever is at the search.
+
+    Args:
+        options: what to try.
+        folder: where the journal is.
+    """
+
+    def __init__(self, options: SearchOptions, folder: Path) -> None:
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self.options, self.total = options, options.trials or 25
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(constant_liar=True)
+            file = folder / "journal.log"
+            try:
+                storage = JournalStorage(JournalFileBackend(str(file)))
+                self.study = optuna.create_study(
+                    storage=storage, study_name="tune", direction="maximize", sampler=sampler, load_if_exists=True
+                )
+            except (ValueError, KeyError) as error:
+                hint = "delete it to search anew; folds that are trained are kept"
+                raise ConfigError(f"{file} is damaged: {error}: {hint}") from None
+        sampler.reseed_rng()
+        if not self.study.trials:  # each loss plain first: the others are compared with it
+            for kind in options.losses:
+                self.study.enqueue_trial({"loss": kind, "prototypes": 1.0}, skip_if_exists=True)
+
+    def losses(self) -> list[LossConfig]:
+        """What was asked for so far, by this process or another."""
+        trials = [trial for trial in self.study.get_trials(deepcopy=False) if trial.params]
+        return list(dict.fromkeys(self._loss(trial.params) for trial in trials))
+
+    def extend(self) -> bool:
+        """Add a loss, if there is one left."""
+        trials = self.study.get_trials(deepcopy=False)
+        if sum(trial.state.name != "WAITING" for trial in trials) >= self.total:
+            return False
+        trial = self.study.ask()
+        kind = trial.suggest_categorical("loss", self.options.losses)
+        trial.suggest_float("prototypes", 1.0, 1e5, log=True)
+        if kind in owners_of("gamma"):
+            trial.suggest_float("gamma", 0.0, 3.0)
+        return True
+
+    def tell(self, candidate: Candidate) -> None:
+        """A candidate is complete, pruned or failed."""
+        import optuna
+
+        if not candidate.scores:
+            return
+        for trial in self.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+            if trial.params and self._loss(trial.params) == candidate.loss:
+                # A pruned one has the mean of the folds it has: worse than the best, and by how much.
+                self.study.tell(trial.number, candidate.mean, skip_if_finished=True)
+
+    def _loss(self, values: dict[str, Any]) -> LossConfig:
+        gamma = values.get("gamma")
+        # As many digits as a training can tell apart, which are also those of its name: β = 0.9988, not 0.9987654321.
+        share = float(f"{1 / values['prototypes']:.2g}")
+        beta = float(f"{1 - share:.9g}") or None
+        return LossConfig(name=values["loss"], beta=beta, gamma=None if gamma is None else round(gamma, 2))

@@ -7,21 +7,19 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
 from longtail.lab.data import open_dataset
 from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_executor
+from longtail.lab.experiments.progress import Progress
 from longtail.lab.experiments.task import Outcome, Speeds, estimated_seconds
 from longtail.lab.files import check_writable
 from longtail.lab.training import Interrupted, RunFolder, TrainingError, identify, open_data, stop_signals
 from longtail.lab.training.cost import duration
 
-__all__ = ["SweepResult", "complete_runs", "estimate", "run_sweep"]
+__all__ = ["SweepResult", "complete_runs", "estimate", "measure_speeds", "run_sweep"]
 
 # How long to leave alone a run that another process has.
 AGAIN_SECONDS = 2.0
@@ -80,8 +78,11 @@ def run_sweep(
     with (
         make_executor(where, options) as executor,
         stop_signals() as stop,
-        _Display(console, wanted, result) as display,
+        Progress(console, len(wanted)) as progress,
     ):
+        if complete:
+            progress.say(f"{len(complete)} of {len(wanted)} runs are complete already")
+        progress.skip(len(complete))
         in_flight: set[RunConfig] = set()
         asked = time.monotonic()
         while missing or in_flight or elsewhere:
@@ -98,16 +99,20 @@ def run_sweep(
                 in_flight.remove(config)
                 if outcome.kind == "busy":
                     elsewhere.append(config)
-                    display.waits_for(config)
+                    progress.waits_for(config.run_id)
                 elif outcome.kind == "interrupted":  # by somebody else, from outside
                     missing.append(config)
                 else:
-                    display.finished(config, outcome)
+                    _finish(config, outcome, result, progress)
             if elsewhere and time.monotonic() - asked > AGAIN_SECONDS:
                 asked = time.monotonic()
-                missing += [config for config in elsewhere if not display.settled(folders[config], config, began)]
+                for config in elsewhere:
+                    if settled := _settled(folders[config], began):
+                        _finish(config, settled, result, progress)
+                    else:
+                        missing.append(config)
                 elsewhere.clear()
-            display.show(min(len(in_flight), executor.slots), len(elsewhere), executor.slots)
+            progress.show(min(len(in_flight), executor.slots), len(elsewhere), executor.slots)
     return result
 
 
@@ -128,82 +133,24 @@ def complete_runs(configs: Iterable[RunConfig], options: RunOptions) -> list[Run
     return [config for config in configs if is_complete(config)]
 
 
-class _Display:
-    """One table of progress in a terminal, else a line for each run."""
+def _finish(config: RunConfig, outcome: Outcome, result: SweepResult, progress: Progress) -> None:
+    if outcome.kind == "failed":
+        result.failed[config] = outcome.message
+        progress.fail(f"{config.run_id}: failed: {outcome.message}")
+        return
+    result.done.append(config)
+    seconds = outcome.value.get("seconds", 0.0)
+    progress.finished(seconds, f"{config.run_id}: error {outcome.value['error']:.2f}% in {duration(seconds)}")
 
-    def __init__(self, console: Console | None, wanted: Sequence[RunConfig], result: SweepResult) -> None:
-        self.console = console or Console(quiet=True)
-        self.total, self.result = len(wanted), result
-        self.seconds: list[float] = []
-        self.live = Live(console=self.console, auto_refresh=False, transient=True)
-        self.last = ""
-        self.waits = False
 
-    def __enter__(self) -> Self:
-        if self.result.done:
-            self._say(f"{len(self.result.done)} of {self.total} runs are complete already")
-        if self.console.is_terminal:
-            self.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.live.stop()
-
-    def finished(self, config: RunConfig, outcome: Outcome) -> None:
-        """A run is complete, or failed."""
-        if outcome.kind == "failed":
-            self.result.failed[config] = outcome.message
-            said = f"failed: {outcome.message}"
-        else:
-            self.result.done.append(config)
-            self.seconds.append(outcome.value.get("seconds", 0.0))
-            said = f"error {outcome.value['error']:.2f}% in {duration(self.seconds[-1])}"
-        number = len(self.result.done) + len(self.result.failed)
-        self.last = f"{number}/{self.total} {config.run_id}: {said}"
-        if outcome.kind == "failed" or not self.console.is_terminal:
-            self._say(self.last)
-
-    def waits_for(self, config: RunConfig) -> None:
-        """Another process has a run; a table of progress shows how many there are."""
-        if not self.waits and not self.console.is_terminal:
-            self._say(f"{config.run_id} is in use by another process: this one waits for it")
-        self.waits = True
-
-    def settled(self, folder: RunFolder, config: RunConfig, began: float) -> bool:
-        """Whether the process that had the run has brought it to an end."""
-        outcome = None
-        with contextlib.suppress(FileNotFoundError, ConfigError):  # files come and go while others work
-            if found := folder.result():
-                outcome = Outcome("done", value={"error": found["final"]["error"], "seconds": found["seconds"]})
-            elif folder.error_file.stat().st_mtime >= began and (failure := folder.failure()):
-                outcome = Outcome("failed", failure["error"])
-        if outcome is not None:
-            self.finished(config, outcome)
-        return outcome is not None
-
-    def show(self, running: int, elsewhere: int, slots: int) -> None:
-        """Bring the table up to date."""
-        if not self.console.is_terminal:
-            return
-        left = self.total - len(self.result.done) - len(self.result.failed)
-        eta = "?"
-        if self.seconds:
-            eta = duration(left * sum(self.seconds) / len(self.seconds) / slots)
-        table = Table(box=None, pad_edge=False)
-        cells = {
-            "done": f"{len(self.result.done)}/{self.total}",
-            "running": str(running) + (f" + {elsewhere} elsewhere" if elsewhere else ""),
-            "failed": str(len(self.result.failed)),
-            "ETA": eta,
-            "last": self.last,
-        }
-        for name in cells:
-            table.add_column(name, no_wrap=True, overflow="ellipsis")
-        table.add_row(*cells.values())
-        self.live.update(table, refresh=True)
-
-    def _say(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+def _settled(folder: RunFolder, began: float) -> Outcome | None:
+    """How a run ended that another process had, if it did since then."""
+    with contextlib.suppress(FileNotFoundError, ConfigError):  # files come and go while others work
+        if found := folder.result():
+            return Outcome("done", value={"error": found["final"]["error"], "seconds": found["seconds"]})
+        if folder.error_file.stat().st_mtime >= began and (failure := folder.failure()):
+            return Outcome("failed", failure["error"])
+    return None
 
 
 def estimate(
@@ -226,12 +173,13 @@ def estimate(
                 images[config.data] = (len(dataset.train), len(dataset.test))
             kind = (config.data, config.model, config.precision, config.compile)
             if kind not in speeds:
-                speeds[kind] = _measured(executor, config)
+                speeds[kind] = measure_speeds(executor, config)
             seconds[config] = estimated_seconds(config, *images[config.data], speeds[kind])
         return seconds, executor.slots
 
 
-def _measured(executor: Executor, config: RunConfig) -> Speeds:
+def measure_speeds(executor: Executor, config: RunConfig) -> Speeds:
+    """How fast a network trains and tests with as many processes as there will be."""
     outcomes: list[Outcome] = []
     slots = executor.slots
     for _ in range(slots):

@@ -6,24 +6,23 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from longtail.lab.config import ConfigError, LossConfig, RunConfig, RunOptions
 from longtail.lab.data import GROUPS
 from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_executor
-from longtail.lab.experiments.journal import Journal
-from longtail.lab.experiments.search import Candidate, SearchOptions
-from longtail.lab.experiments.task import Outcome
+from longtail.lab.experiments.progress import Progress
+from longtail.lab.experiments.search import Candidate, Grid, SearchOptions, Tpe, is_hopeless
+from longtail.lab.experiments.sweep import measure_speeds
+from longtail.lab.experiments.task import estimated_seconds
 from longtail.lab.files import write_atomically
 from longtail.lab.training import Interrupted, RunFolder, TrainingError, open_data, stop_signals
-
-if TYPE_CHECKING:
-    import optuna
+from longtail.lab.training.cost import duration
 
 __all__ = ["TuneResult", "tune"]
 
@@ -45,7 +44,7 @@ class TuneResult:
     folder: Path
     """Of the search; ``result.json`` in it holds all of this."""
     candidates: list[Candidate]
-    """Best first: those with all folds, those that were given up, and those that failed."""
+    """Best first: those with all folds, those that were pruned, and those that failed."""
     winner: RunConfig
     """The run of the best loss on all training images."""
     test: dict[str, Any]
@@ -66,8 +65,8 @@ def tune(
     """Find the best loss by cross-validation on the training images, and train with it on all of them.
 
     The score is the balanced accuracy, the mean over folds. Each fold is an ordinary run, tested on the training images
-    that it was not trained on; the test images are looked at once, by the best loss, at the very end. A search that
-    was killed goes on; several processes with the same arguments share one.
+    that it was not trained on; the test images are looked at once, by the best loss, at the very end. The run folders
+    are the state of the search: it resumes where it was, and several processes with the same arguments share one.
 
     Args:
         configure: the run for a loss; its ``data.fold.folds`` says how many folds there are, 5 if it does not.
@@ -96,14 +95,19 @@ def tune(
     for fold in range(folds):
         replace(base.data.fold, folds=folds, fold=fold).choose(dataset)
     folder = _folder(found, search, folds, options)
+    space = Grid(search) if search.search == "grid" else Tpe(search, folder)
     with (
-        Journal(folder, search) as journal,
         make_executor(where, options) as executor,
         stop_signals() as stop,
+        Progress(console, space.total * folds + 1) as progress,
     ):
-        tuning = _Tuning(found, folds, options, journal, executor, console or Console(quiet=True))
-        tuning.run(lambda: _check(stop.requested, executor))
-        return tuning.finish(lambda: _check(stop.requested, executor))
+        tuning = _Tuning(found, folds, search, space, options, executor, progress, lambda: stop.requested)
+        tuning.announce(len(dataset.train), len(dataset.test))
+        tuning.run()
+        result = tuning.finish(folder)
+    content = _content(result, search, folds)
+    write_atomically(folder / "result.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return result
 
 
 def _folder(
@@ -116,12 +120,6 @@ def _folder(
     return options.runs / "tune" / f"{readable}-{search.search}-{name}"
 
 
-def _check(stopped: bool, executor: Executor) -> None:
-    if stopped:
-        executor.stop()
-        raise Interrupted("interrupted; run the same command to resume")
-
-
 def _fold_run(config: RunConfig, fold: int, folds: int) -> RunConfig:
     chosen = replace(config.data.fold, folds=folds, fold=fold)
     return replace(config, data=replace(config.data, fold=chosen), test_every=0)
@@ -132,148 +130,195 @@ def _final_run(config: RunConfig) -> RunConfig:
     return replace(config, data=replace(config.data, fold=whole), test_every=0)
 
 
-@dataclass
 class _Tuning:
-    """A search under way, in this process."""
+    """A search under way in this process; all that it knows is in the run folders."""
 
-    configure: Callable[[LossConfig], RunConfig]
-    folds: int
-    options: RunOptions
-    journal: Journal
-    executor: Executor
-    console: Console
-    open: dict[RunConfig, list[tuple[optuna.Trial, Candidate]]] = field(default_factory=dict)
-    """What this process has submitted, and for which trials: a search may draw a loss twice."""
-    waits: bool = False
-    """Whether it was said that another process has something that this one waits for."""
+    def __init__(
+        self,
+        configure: Callable[[LossConfig], RunConfig],
+        folds: int,
+        search: SearchOptions,
+        space: Grid | Tpe,
+        options: RunOptions,
+        executor: Executor,
+        progress: Progress,
+        stopped: Callable[[], bool],
+    ) -> None:
+        self.configure, self.folds, self.search, self.space = configure, folds, search, space
+        self.options, self.executor, self.progress, self.stopped = options, executor, progress, stopped
+        self.candidates: dict[LossConfig, Candidate] = {}
+        self.open: dict[RunConfig, Candidate] = {}
+        """Folds that this process trains."""
+        self.busy: dict[RunConfig, float] = {}
+        """Folds that another process trains, and when that was found out."""
 
-    def run(self, check: Callable[[], None]) -> None:
-        """Try losses until there is none left to try, in this process or in others."""
-        waiting: list[RunConfig] = []
-        asked = time.monotonic()
+    def announce(self, train_images: int, test_images: int) -> None:
+        """Say what is tried and how long it takes; a fold is trained on the others, and tested on itself."""
+        self._refresh()
+        done = sum(len(each.scores) for each in self.candidates.values())
+        runs = self.space.total * self.folds - done
+        losses = f"{self.space.total} losses × {self.folds} folds"
+        if not runs:
+            return
+        config = self._fold(next(iter(self.candidates), LossConfig()), 0)
+        self.progress.say(f"{losses}, {self.executor.slots} runs at a time; measuring …")
+        held_out = train_images // self.folds
+        seconds = estimated_seconds(config, train_images - held_out, held_out, measure_speeds(self.executor, config))
+        pruned = ", less what pruning saves" if self.search.prune else ""
+        self.progress.say(f"about {duration(runs * seconds / self.executor.slots)}{pruned}")
+        self.progress.expect(seconds)
+
+    def run(self) -> None:
+        """Train folds until every loss is complete, pruned or failed, by this process or another."""
         while True:
-            check()
-            while len(self.open) < self.executor.slots and (trial := self.journal.next()):
-                self._submit(trial, Candidate(self.journal.loss(trial)))
+            self._check()
+            self._refresh()
+            while len(self.open) < self.executor.slots and (candidate := self._next()):
+                config = self._fold(candidate.loss, len(candidate.scores))
+                self.open[config] = candidate
+                self.executor.submit("train", config)
+            if not self.open and not self.busy:
+                return
             if not self.open:
-                if not self.journal.is_busy():
-                    return
-                self._wait_for("what another process is trying")
-                time.sleep(AGAIN_SECONDS)
-            for _, config, outcome in self.executor.wait(0.5):
-                if outcome.kind in ("busy", "interrupted"):
-                    waiting.append(config)
-                    if outcome.kind == "busy":
-                        self._wait_for(f"{config.run_id}, which is in use by another process")
-                    continue
-                self._finished(config, outcome)
-            if waiting and time.monotonic() - asked > AGAIN_SECONDS:
-                asked = time.monotonic()
-                for config in waiting:
-                    self.executor.submit("train", config)
-                waiting.clear()
+                self.progress.waits_for(next(iter(self.busy)).run_id)
+                time.sleep(min(AGAIN_SECONDS, 0.5))
+            else:
+                for _, config, outcome in self.executor.wait(0.5):
+                    candidate = self.open.pop(config)
+                    if outcome.kind == "failed":
+                        candidate.state, candidate.error = "failed", outcome.message
+                    elif outcome.kind == "busy":
+                        self.busy[config] = time.monotonic()
+            now = time.monotonic()
+            self.busy = {config: since for config, since in self.busy.items() if now - since < AGAIN_SECONDS}
+            self.progress.show(len(self.open), len(self.busy), self.executor.slots)
 
-    def finish(self, check: Callable[[], None]) -> TuneResult:
+    def _next(self) -> Candidate | None:
+        """A loss whose next fold nobody trains."""
+        taken = {id(candidate) for candidate in self.open.values()}
+        for candidate in self.candidates.values():
+            free = candidate.state == "running" and id(candidate) not in taken
+            if free and self._fold(candidate.loss, len(candidate.scores)) not in self.busy:
+                return candidate
+        if self.space.extend():
+            self._refresh()
+            return self._next()
+        return None
+
+    def _refresh(self) -> None:
+        """Read the folds that are complete, whoever trained them, and decide what is pruned."""
+        for loss in self.space.losses():
+            self.candidates.setdefault(loss, Candidate(loss))
+        known = list(self.candidates.values())
+        for candidate in known:
+            while candidate.state == "running" and len(candidate.scores) < self.folds:
+                result = self._result(candidate.loss, len(candidate.scores))
+                if result is None:
+                    break
+                candidate.scores.append(float(result["final"]["balanced_accuracy"]))
+                self.progress.finished(float(result["seconds"]))
+            if candidate.state == "running" and len(candidate.scores) == self.folds:
+                candidate.state = "complete"
+        complete = [candidate for candidate in known if candidate.state == "complete"]
+        best = max(complete, key=lambda each: each.mean, default=None)
+        for candidate in known:
+            if candidate.state == "running" and best is not None and self.search.prune:
+                hopeless = is_hopeless(candidate.scores, best.scores, self.search.prune_threshold)
+                candidate.state = "pruned" if hopeless else "running"
+            if candidate.state != "running" and not candidate.told:
+                candidate.told = True
+                self.space.tell(candidate)
+                self._report(candidate)
+
+    def _report(self, candidate: Candidate) -> None:
+        self.progress.skip(self.folds - len(candidate.scores))
+        endings = {"complete": "", "pruned": f", pruned after {len(candidate.scores)} folds"}
+        ending = endings.get(candidate.state, f"failed: {candidate.error}")
+        score = f"balanced accuracy {candidate.mean:.1%}" if candidate.scores else ""
+        self.progress.say(f"{candidate.loss.title}: {score}{ending}")
+
+    def finish(self, folder: Path) -> TuneResult:
         """Train with the best loss on all training images."""
-        candidates = [replace(each, groups=self._groups(each)) for each in self.journal.candidates()]
-        complete = [candidate for candidate in candidates if candidate.state == "complete"]
-        if not complete:
-            errors = [candidate.error for candidate in candidates if candidate.error]
+        states = ("complete", "pruned", "failed")
+        found = sorted(
+            self.candidates.values(), key=lambda each: (states.index(each.state), -each.mean if each.scores else 0.0)
+        )
+        found = [replace(each, groups=self._groups(each)) for each in found]
+        if not found or found[0].state != "complete":
+            errors = [candidate.error for candidate in found if candidate.error]
             raise TrainingError(f"no loss has a result: {errors[0] if errors else 'nothing was tried'}")
-        winner = _final_run(self.configure(complete[0].loss))
-        self.console.print(f"training with {winner.loss.title} on all training images", soft_wrap=True)
-        self.executor.submit("train", winner)
+        winner = _final_run(self.configure(found[0].loss))
+        self.progress.say(f"training with {winner.loss.title} on all training images")
+        result = RunFolder(self.options.runs / winner.run_id).result()
+        if result is None:
+            self._train(winner)
+            result = RunFolder(self.options.runs / winner.run_id).result()
+        assert result is not None
+        return TuneResult(
+            folder=folder,
+            candidates=found,
+            winner=winner,
+            test=result["final"],
+            runs=sum(len(candidate.scores) for candidate in found),
+            grid_runs=len(found) * self.folds,
+        )
+
+    def _train(self, config: RunConfig) -> None:
+        self.executor.submit("train", config)
         while True:
-            check()
+            self._check()
             outcomes = [outcome for _, _, outcome in self.executor.wait(0.5)]
             if any(outcome.kind == "failed" for outcome in outcomes):
                 raise TrainingError(outcomes[0].message)
             if any(outcome.kind == "done" for outcome in outcomes):
-                break
-            if outcomes:  # another process has it
-                self._wait_for(f"{winner.run_id}, which is in use by another process")
-                time.sleep(AGAIN_SECONDS)
-                self.executor.submit("train", winner)
-        found = RunFolder(self.options.runs / winner.run_id).result()
-        assert found is not None
-        result = TuneResult(
-            folder=self.journal.folder,
-            candidates=candidates,
-            winner=winner,
-            test=found["final"],
-            runs=sum(len(candidate.scores) for candidate in candidates),
-            grid_runs=len(candidates) * self.folds,
-        )
-        self._write(result)
-        return result
-
-    def _wait_for(self, what: str) -> None:
-        if not self.waits:
-            self.console.print(f"waiting for {what}", soft_wrap=True)
-        self.waits = True
-
-    def _submit(self, trial: optuna.Trial, candidate: Candidate) -> None:
-        config = _fold_run(self.configure(candidate.loss), len(candidate.scores), self.folds)
-        if config not in self.open:
-            self.executor.submit("train", config)
-        self.open.setdefault(config, []).append((trial, candidate))
-
-    def _finished(self, config: RunConfig, outcome: Outcome) -> None:
-        for trial, candidate in self.open.pop(config):
-            self._scored(trial, candidate, config, outcome)
-
-    def _scored(self, trial: optuna.Trial, candidate: Candidate, config: RunConfig, outcome: Outcome) -> None:
-        if outcome.kind == "failed":
-            candidate.state, candidate.error = "failed", outcome.message
-        else:
-            result = RunFolder(self.options.runs / config.run_id).result()
-            assert result is not None
-            candidate.scores.append(float(result["final"]["balanced_accuracy"]))
-            hopeless = self.journal.is_hopeless(trial, candidate.scores)
-            if len(candidate.scores) == self.folds:
-                candidate.state = "complete"
-            elif hopeless:
-                candidate.state = "pruned"
-            else:
-                self._submit(trial, candidate)
                 return
-        self.journal.tell(trial, candidate)
-        said = {"complete": "all folds", "pruned": f"given up after {len(candidate.scores)} folds"}
-        score = f"{candidate.mean:.1%}, " if candidate.scores else ""
-        ending = said.get(candidate.state, "failed")
-        self.console.print(f"{candidate.loss.title}: balanced accuracy {score}{ending}", soft_wrap=True)
+            if outcomes:  # another process has it
+                self.progress.waits_for(config.run_id)
+                time.sleep(AGAIN_SECONDS)
+                self.executor.submit("train", config)
+            self.progress.show(1, 0, self.executor.slots)
+
+    def _check(self) -> None:
+        if self.stopped():
+            self.executor.stop()
+            raise Interrupted("interrupted; run the same command to resume")
+
+    def _fold(self, loss: LossConfig, fold: int) -> RunConfig:
+        return _fold_run(self.configure(loss), fold, self.folds)
+
+    def _result(self, loss: LossConfig, fold: int) -> dict[str, Any] | None:
+        return RunFolder(self.options.runs / self._fold(loss, fold).run_id).result()
 
     def _groups(self, candidate: Candidate) -> dict[str, float | None]:
         values: dict[str, list[float]] = {name: [] for name in GROUPS}
         for fold in range(len(candidate.scores)):
-            run = _fold_run(self.configure(candidate.loss), fold, self.folds)
-            result = RunFolder(self.options.runs / run.run_id).result()
+            result = self._result(candidate.loss, fold)
             for name in GROUPS:
                 if result is not None and result["final"][name] is not None:
                     values[name].append(result["final"][name])
         return {name: mean(each) if each else None for name, each in values.items()}
 
-    def _write(self, result: TuneResult) -> None:
-        content = {
-            "winner": {"title": result.winner.loss.title, "run_id": result.winner.run_id},
-            "config": json.loads(result.winner.to_json()),
-            "test": result.test,
-            "search": asdict(self.journal.search),
-            "folds": self.folds,
-            "runs": result.runs,
-            "runs_without_pruning": result.grid_runs,
-            "candidates": [
-                {
-                    "title": candidate.loss.title,
-                    "loss": asdict(candidate.loss),
-                    "state": candidate.state,
-                    "balanced_accuracy": candidate.mean if candidate.scores else None,
-                    "spread": candidate.spread,
-                    "scores": candidate.scores,
-                    **candidate.groups,
-                    "error": candidate.error or None,
-                }
-                for candidate in result.candidates
-            ],
-        }
-        write_atomically(self.journal.folder / "result.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+def _content(result: TuneResult, search: SearchOptions, folds: int) -> dict[str, Any]:
+    return {
+        "winner": {"title": result.winner.loss.title, "run_id": result.winner.run_id},
+        "config": json.loads(result.winner.to_json()),
+        "test": result.test,
+        "search": asdict(search),
+        "folds": folds,
+        "runs": result.runs,
+        "runs_without_pruning": result.grid_runs,
+        "candidates": [
+            {
+                "title": candidate.loss.title,
+                "loss": asdict(candidate.loss),
+                "state": candidate.state,
+                "balanced_accuracy": candidate.mean if candidate.scores else None,
+                "spread": candidate.spread,
+                "scores": candidate.scores,
+                **candidate.groups,
+                "error": candidate.error or None,
+            }
+            for candidate in result.candidates
+        ],
+    }
