@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions
+from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions
 from longtail.lab.data import SubsetOptions
 from longtail.lab.recipes import cifar
 from longtail.lab.training import train
@@ -23,7 +23,10 @@ PROCESSES.set_forkserver_preload(["tests.lab.training.runs"])
 def small_config(epochs=6, imbalance=20.0, model="resnet8", seed=0, loss=LossConfig(), **optimizer):
     config = cifar(DataConfig(subset=SubsetOptions(imbalance=imbalance)), loss, epochs)
     return replace(
-        config, model=model, seed=seed, optimizer=replace(config.optimizer, **({"batch_size": 64} | optimizer))
+        config,
+        model=ModelConfig(name=model),
+        seed=seed,
+        optimizer=replace(config.optimizer, **({"batch_size": 64} | optimizer)),
     )
 
 
