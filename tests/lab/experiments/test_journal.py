@@ -23,7 +23,7 @@ def die_with_the_lock(folder):
 def claim_all(folder, names):
     with Journal(folder, SearchOptions()) as journal:
         while trial := journal.next():
-            names.put(journal.loss(trial).label)
+            names.put(journal.loss(trial).slug)
 
 
 def test_several_processes_never_take_each_others_trials(tmp_path):
@@ -49,19 +49,19 @@ def test_a_process_that_dies_with_the_lock_stops_nobody_and_its_trial_is_begun_a
     with Journal(folder, SEARCH) as journal:
         tried = []
         while trial := journal.next():
-            tried.append(journal.loss(trial).label)
+            tried.append(journal.loss(trial).slug)
         assert sorted(tried) == ["softmax", "softmax_0.9"]
 
 
 def test_a_line_that_was_not_finished_stops_nobody(tmp_path):
     with Journal(tmp_path, SEARCH) as journal:
-        first = journal.loss(journal.next()).label
+        first = journal.loss(journal.next()).slug
     file = tmp_path / "journal.log"
     whole = file.read_bytes()
     file.write_bytes(whole[:-20])
     for _ in range(2):
         with Journal(tmp_path, SEARCH) as journal:
-            assert journal.loss(journal.next()).label in (first, "softmax", "softmax_0.9")
+            assert journal.loss(journal.next()).slug in (first, "softmax", "softmax_0.9")
 
 
 def test_a_journal_that_cannot_be_read_is_one_clear_line(tmp_path):

@@ -225,7 +225,7 @@ def command_for(config: RunConfig, options: RunOptions = RunOptions()) -> str:
     start = configure({"data": data.source, "loss": config.loss.name, "epochs": epochs})
     words = ["longtail", "train", "--data", data.source, "--loss", config.loss.name, "--epochs", str(epochs)]
     said = {*FILLED_IN, "data", "loss", "epochs"}
-    if not config.loss.betas and config.loss.weighting == "effective":
+    if config.loss.weighting == "effective":
         said.add("weighting")  # by β
     for name, path in leaves(RunConfig).items():
         value: Any = functools.reduce(getattr, path, config)
