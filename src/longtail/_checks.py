@@ -18,15 +18,20 @@ __all__ = [
 ]
 
 
+FEW = 30
+"""So many names are listed beside the nearest one."""
+
+
 def check_choice(argument: str, value: object, choices: Sequence[str], hint: str = "") -> None:
-    """Refuse a name that is not one of ``choices``, and suggest the nearest one."""
+    """Refuse a name that is not one of ``choices``, and suggest the nearest one, or all if they are few."""
     if value in choices:
         return
     word = str(value).lower()
     near = [choice for choice in choices if word and choice.startswith(word)]
     near = near or difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
-    nearest = f"did you mean {near[0]!r}? " if near else ""
-    raise ValueError(f"unknown {argument} {value!r}: {nearest}choose from {', '.join(choices)}{hint}")
+    told = [f"did you mean {near[0]!r}?"] if near else []
+    told += [f"choose from {', '.join(choices)}{hint}"] if not near or len(choices) <= FEW else []
+    raise ValueError(f"unknown {argument} {value!r}: {' '.join(told)}")
 
 
 def check_in_unit_interval(argument: str, value: float) -> None:

@@ -110,14 +110,25 @@ def configure(values: Mapping[str, Any], base: RunConfig | None = None) -> RunCo
         recipe = recipe or default_recipe(str(data))
         with config_errors():
             check_choice("recipe", recipe, tuple(RECIPES))
-        base = RECIPES[recipe](with_fields(DataConfig(), {"name": data}), loss)
+        base = RECIPES[recipe](with_fields(RunConfig(), {"data": data}).data, loss)
     elif recipe is not None:
         raise ConfigError(f"recipe {recipe} and a base configuration exclude each other")
-    if base.data.path is not None and "data" in values:
-        # Other images than those of the base: which these are is found out when they are opened.
-        base = replace(base, data=replace(base.data, path=None, fingerprint=None))
     base = replace(base, loss=loss, optimizer=base.optimizer.with_epochs(_whole(epochs)))
-    return with_fields(base, values)
+    return with_fields(base, _forgotten(values, base) | values)
+
+
+def _forgotten(values: Mapping[str, Any], base: RunConfig) -> dict[str, Any]:
+    """What the base says of something that is changed, and nothing of what it is changed to."""
+    forgotten: dict[str, Any] = {}
+    if "data" in values:  # which images these are is found out when they are opened
+        forgotten |= {"path": None, "fingerprint": None}
+    if "weights" in values:
+        forgotten |= {"weights_path": None, "weights_sha256": None}
+    if values.get("sampling", base.data.sampling) != base.data.sampling:
+        forgotten["sampling_beta"] = None
+    if values.get("schedule") == "cosine":
+        forgotten |= {"milestones": (), "lr_decay": 0.0}
+    return forgotten
 
 
 def _whole(epochs: Any) -> int | None:
@@ -128,17 +139,17 @@ def _whole(epochs: Any) -> int | None:
 
 def _loss(values: Mapping[str, Any], base: LossConfig | None) -> LossConfig:
     """The loss with some fields changed: others that no longer apply are dropped."""
-    changes = {"name" if name == "loss" else name: value for name, value in values.items()}
+    changes = dict(values)
     if base is not None:
-        same = changes.get("name", base.name) == base.name
-        kept: dict[str, Any] = {"name": base.name} | (dict(base.loss_kwargs) if same else {})
+        same = changes.get("loss", base.name) == base.name
+        kept: dict[str, Any] = {"loss": base.name} | (dict(base.loss_kwargs) if same else {})
         reweighted = {"weighting", "beta", "betas"} & set(changes)
         names = [name for name in WEIGHT_FIELDS if name not in ("weighting", "beta", "betas") or not reweighted]
         kept |= {name: getattr(base, name) for name in names}
         changes = kept | changes
         if changes.get("weighting") == "uniform" and "defer_reweighting" not in values:
             changes["defer_reweighting"] = None
-    return with_fields(LossConfig(), {"weighting": None} | changes)
+    return with_fields(RunConfig(), {"weighting": None} | changes).loss
 
 
 def retrained(parent: RunConfig, weights: str, epochs: int | None = 10) -> RunConfig:

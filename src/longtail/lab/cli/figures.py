@@ -37,7 +37,9 @@ def figures_command(
     ] = (),
     only: Annotated[
         tuple[str, ...],
-        arg(metavar="[FLAG=VALUE [FLAG=VALUE ...]]", help="Only runs with these values: model=resnet32 beta=0.9,0.99."),
+        arg(
+            metavar="[FIELD=VALUE [FIELD=VALUE ...]]", help="Only runs with these values: model=resnet32 beta=0.9,0.99."
+        ),
     ] = (),
     formats: Annotated[tuple[str, ...], arg(help="svg, pdf, png or html.")] = ENDINGS,
     list_: Annotated[bool, arg(name="list", help="List the figures, and what each needs.")] = False,
@@ -56,10 +58,10 @@ def figures_command(
     from longtail.lab.report import FIGURES
 
     if name is None:
-        raise ConfigError(f"which figure? {', '.join(FIGURES)}, or all; --list says more")
+        raise ConfigError(f"name a figure: {', '.join(FIGURES)}, or all; see longtail figures --list")
     check_choice("figure", name, (*FIGURES, "all"))
     if not formats:
-        raise ConfigError(f"which formats? {', '.join(ENDINGS)}")
+        raise ConfigError(f"--formats is missing: {', '.join(ENDINGS)}")
     for ending in formats:
         check_choice("format", ending, ENDINGS)
     if name != "all":
@@ -98,6 +100,8 @@ def _draw(
     left_out: dict[str, str] = {}
     for name in names:
         try:
+            if FIGURES[name].needs_runs and inputs.runs is None:
+                raise ConfigError("--runs is missing")
             with config_errors():
                 chart = FIGURES[name].make(inputs)
         except ConfigError as error:
@@ -154,9 +158,9 @@ def _chosen(frame: DataFrame, runs: Path, dataset: str | None, only: Sequence[st
     for text in [*([f"data={dataset}"] if dataset else []), *only]:
         column, sign, value = text.partition("=")
         if not sign:
-            raise ConfigError(f"--only {text}: it must be FLAG=VALUE")
+            raise ConfigError(f"--only takes FIELD=VALUE, such as model=resnet32, got {text!r}")
         with config_errors():
-            check_choice("flag", column, ("label", "seed", *SETTING))
+            check_choice("field", column, ("method", "seed", *SETTING))
         values = frame[column].tolist()
         there = {one: [_matches(each, one) for each in values] for one in value.split(",")}
         for one, found in there.items():

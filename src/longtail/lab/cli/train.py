@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Run", "evaluate_command", "predict_command", "run_training", "train_command"]
 
 Run = Positional[Annotated[Path, arg(metavar="RUN", help="A run folder.")]]
+Adjustment = Annotated[str | None, flag("An adjustment of the run, made by longtail adjust.", metavar="SLUG")]
 
 
 def train_command(
@@ -93,6 +94,7 @@ def evaluate_command(
     split: Annotated[
         Literal["test", "train"], arg(help="Test images, or training images as they are in the test.")
     ] = "test",
+    adjustment: Adjustment = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -102,11 +104,11 @@ def evaluate_command(
     """
     from longtail.lab.training import evaluate_run, load_run
 
-    loaded = load_run(run)
+    loaded = load_run(run, adjustment)
     found = evaluate_run(loaded, split, data_dir)
     if as_json:
         by_class = {name: dict(zip(loaded.classes, found[name], strict=True)) for name in ("images", "recall")}
-        print_json({"run": str(run), "split": split, **found, **by_class})
+        print_json({"run": str(run), "split": split, "adjustment": adjustment, **found, **by_class})
         return
     out = console()
     top5 = f", {found['error_top5']:.2f}% not among the five most probable" if found["error_top5"] is not None else ""
@@ -133,8 +135,9 @@ def predict_command(
     images: Positional[Annotated[tuple[Path, ...], arg(metavar="IMAGES", help="Images, or folders of images.")]],
     top: Annotated[int, arg(help="How many classes to name.")] = 5,
     on_error: Annotated[
-        Literal["stop", "skip"], arg(help="What a broken image does: skip names it, and goes on with the others.")
+        Literal["stop", "skip"], arg(help="How to handle unreadable images: stop, or skip them by name.")
     ] = "stop",
+    adjustment: Adjustment = None,
     as_json: AsJson = False,
 ) -> None:
     """Name the most probable classes of images, as CSV.
@@ -153,7 +156,7 @@ def predict_command(
         if not inside:
             raise ValueError(f"{path} holds no images")
         paths += inside
-    found = _predictions(load_run(run), paths, top, on_error == "skip")
+    found = _predictions(load_run(run, adjustment), paths, top, on_error == "skip")
     if as_json:
         print_json(list(found))
         return

@@ -2,7 +2,7 @@
 
 from longtail.lab.config.data import DataConfig
 from longtail.lab.config.encoding import leaves, with_fields
-from longtail.lab.config.errors import ConfigError, config_errors, shortest
+from longtail.lab.config.errors import ConfigError, FileError, config_errors, shortest
 from longtail.lab.config.loss import LOSS_KWARGS, WEIGHT_FIELDS, LossConfig
 from longtail.lab.config.model import ModelConfig
 from longtail.lab.config.optimizer import OptimizerConfig
@@ -13,6 +13,7 @@ __all__ = [
     "WEIGHT_FIELDS",
     "ConfigError",
     "DataConfig",
+    "FileError",
     "LossConfig",
     "ModelConfig",
     "OptimizerConfig",

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-__all__ = ["ConfigError", "config_errors", "shortest"]
+__all__ = ["ConfigError", "FileError", "config_errors", "shortest"]
 
 
 class ConfigError(Exception):
     """A configuration or a run folder that cannot be used; the message is one line that names the value or the file."""
 
     exit_code = 2
+
+
+class FileError(ConfigError):
+    """What is wrong in a file that a person may have written: its fields keep their names, whatever flags there are."""
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from longtail._checks import check_choice, check_non_negative
 from longtail.lab.config.data import DataConfig
 from longtail.lab.config.encoding import decode, encode, without_defaults
-from longtail.lab.config.errors import ConfigError, config_errors, shortest
+from longtail.lab.config.errors import ConfigError, FileError, config_errors, shortest
 from longtail.lab.config.loss import LossConfig
 from longtail.lab.config.model import ModelConfig
 from longtail.lab.config.optimizer import OptimizerConfig
@@ -106,14 +106,14 @@ class RunConfig:
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{source} is not valid JSON: {error}") from None
+            raise FileError(f"{source} is not valid JSON: {error}") from None
         if isinstance(content, dict) and (version := content.get("version", VERSION)) != VERSION:
             made = " (longtail 0.1)" if version == 1 else ""
-            raise ConfigError(f"{source} has configuration version {version!r}{made}; this longtail reads {VERSION}")
+            raise FileError(f"{source} has configuration version {version!r}{made}; this longtail reads {VERSION}")
         try:
             config: RunConfig = decode(content, cls, "")
         except (ConfigError, OverflowError, ValueError) as error:
-            raise ConfigError(f"{source}: {error}") from None
+            raise FileError(f"{source}: {error}") from None
         return config
 
     @functools.cached_property

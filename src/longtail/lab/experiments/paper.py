@@ -97,13 +97,14 @@ def table3(dataset: str) -> list[RunConfig]:
         ('resnet152', 'focal_0.5_0.999', 320)
     """
     check_choice("dataset", dataset, LARGE)
+    entries = [entry for entry in published_entries() if entry["data"] == dataset]
+    sizes = {224: None, 320: 320}  # the networks' own, and a larger one
     return [
         replace(
-            imagenet(DataConfig(name=dataset, image_size=entry["image_size"]), _loss(entry)),
+            imagenet(DataConfig(name=dataset, image_size=sizes[entry["image_size"]]), _loss(entry)),
             model=ModelConfig(name=entry["model"]),
         )
-        for entry in published_entries()
-        if entry["data"] == dataset
+        for entry in entries
     ]
 
 

@@ -96,9 +96,10 @@ FIRST = ("data", "imbalance", "model", "epochs")
 def load_results(runs: Path | str) -> pd.DataFrame:
     """One row for each run folder below a folder, whether the run is complete or not.
 
-    Columns: ``run_id`` (the folder's name), ``status``, ``problem``, ``method`` of the run, ``published`` (the error of
-    :func:`published`), each value of the configuration under the name of its flag, ``head_from`` (``head_of`` without
-    its seed), the metrics after the last epoch, ``best_error``, ``seconds``, and ``version_…`` of what was used.
+    An adjustment of a run is a row of its own. Columns: ``run_id`` (the folder's name), ``status``, ``problem``,
+    ``method`` (its name for people), ``published`` (the error of :func:`published`), each value of the configuration
+    under its short name, ``weights_from`` (the setting that the initial weights are from, whatever its seed),
+    ``adjustment``, the metrics after the last epoch, ``best_error``, ``seconds``, and ``version_…`` of what was used.
     ``status`` is one of
 
     - complete: the run has a result. Only these have metrics.
@@ -178,16 +179,23 @@ def _column(values: list[Any], dtype: str) -> pd.Series:
 def _rows(path: Path) -> list[dict[str, Any]]:
     """A run and its adjustments."""
     run = _row(path)
-    if run["status"] != "complete":
-        return [run]
-    rows = [run]
-    for slug, found in RunFolder(path).adjustments().items():
-        symbol = ADJUSTMENTS.get(found["method"], found["method"])
-        changed = {"adjustment": slug, "method": f"{run['method']}, {symbol} τ {shortest(found['tau'])}"}
-        final = found["final"]
-        outcome = _metrics_of(final, path / "adjustments" / f"{slug}.json")
-        rows.append(run | changed | {"metrics": outcome, "published": None, "best_error": final["error"]})
-    return rows
+    files = sorted((path / "adjustments").glob("*.json")) if run["status"] == "complete" else []
+    return [run, *(_adjusted(run, path, file) for file in files)]
+
+
+def _adjusted(run: dict[str, Any], path: Path, file: Path) -> dict[str, Any]:
+    """The row of a run with another last layer."""
+    changed: dict[str, Any] = {"adjustment": file.stem, "metrics": {}, "published": None}
+    row = run | changed | {"best_error": None, "seconds": None}
+    try:
+        with _damage_named(file):
+            found = RunFolder(path).adjustment(file.stem)
+            name = ADJUSTMENTS.get(found["method"], found["method"])
+            row["method"] = f"{run['method']}, {name} τ {shortest(_finite(found['tau']))}"
+            metrics = _final_metrics(found["final"])
+        return row | {"metrics": metrics, "best_error": metrics["error"]}
+    except (ConfigError, OSError) as error:
+        return row | {"status": "damaged", "problem": _problem(error, path)}
 
 
 def _row(path: Path) -> dict[str, Any]:
@@ -212,9 +220,12 @@ def _row(path: Path) -> dict[str, Any]:
             return row | {"status": "complete"} | outcome
         return row | {"status": "unfinished", "problem": f"{len(epochs)} of {config.optimizer.epochs} epochs"}
     except (ConfigError, OSError) as error:
-        # The name of the folder is in the row already.
-        problem = str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is no run folder: it", "it")
-        return row | {"status": "damaged", "problem": _line(problem)}
+        return row | {"status": "damaged", "problem": _problem(error, path)}
+
+
+def _problem(error: Exception, path: Path) -> str:
+    """What is wrong with a run, without the name of its folder, which is in the row already."""
+    return _line(str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is no run folder: it", "it"))
 
 
 def _weights_from(path: Path, config: RunConfig) -> str | None:
@@ -248,11 +259,6 @@ def _outcome(result: Any, run_id: str) -> dict[str, Any]:
         "seconds": _finite(result["seconds"]),
         "versions": {f"version_{name}": str(value) for name, value in result["versions"].items()},
     }
-
-
-def _metrics_of(final: Any, file: Path) -> dict[str, Any]:
-    with _damage_named(file):
-        return _final_metrics(final)
 
 
 def _final_metrics(final: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail._checks import check_choice
-from longtail.lab.config import LOSS_KWARGS, ConfigError, RunConfig, leaves
+from longtail.lab.config import LOSS_KWARGS, ConfigError, FileError, RunConfig, leaves
 from longtail.lab.recipes import configure
 from longtail.losses import LOSSES
 
@@ -48,7 +48,7 @@ def read_sweep(path: Path) -> list[RunConfig]:
     try:
         return expand(content)
     except (ConfigError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise FileError(f"{path}: {error}") from None
 
 
 def expand(values: Mapping[str, Any]) -> list[RunConfig]:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -23,7 +22,7 @@ from torch import nn
 
 from longtail.lab.config import ConfigError, RunConfig, leaves, with_fields
 from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset
-from longtail.lab.files import with_name, write_atomically
+from longtail.lab.files import write_atomically
 from longtail.lab.locks import Lock
 from longtail.lab.training.errors import RunInUse, TrainingError
 
@@ -126,10 +125,7 @@ class RunFolder:
     def check_finished(self) -> None:
         """Refuse a run whose network is not there yet."""
         if self.result() is None:
-            raise ConfigError(
-                f"{self.path} is not finished: longtail train --config {quote(str(self.path))} "
-                f"--runs {quote(str(with_name(self.path).parent))} goes on with it"
-            )
+            raise ConfigError(f"{self.path} is not finished: longtail train resumes it from its config.json")
 
     def check_model(self) -> str:
         """Refuse weights that are not those the run ended with, and return their SHA-256."""

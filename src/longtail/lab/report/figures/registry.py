@@ -1,4 +1,4 @@
-"""All figures by name, each made from what the command line gives."""
+"""All figures by name, each made from what is given: runs, a data set, counts, β."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Inputs:
     """What :func:`longtail.lab.experiments.load_results` gave of it, or some rows."""
 
     def results(self) -> pd.DataFrame:
-        """The runs, or an error that says how to name them."""
+        """The runs, or an error that says that there are none."""
         if self.frame is None or self.runs is None:
-            raise ConfigError("it needs runs: --runs RUNS")
+            raise ConfigError("it needs runs")
         return self.frame
 
     def at_one_imbalance(self) -> pd.DataFrame:
@@ -88,16 +88,14 @@ class Inputs:
 
 def _long_tailed(dataset: str) -> IntArray:
     if dataset not in SIZES:
-        raise ConfigError(
-            f"the counts of {dataset} are not known: --dataset {', '.join(SIZES)}, --counts N,N,… or --runs"
-        )
+        raise ConfigError(f"the counts of {dataset} are not known: give counts, runs, or one of {', '.join(SIZES)}")
     num_classes, most = SIZES[dataset]
     return profile(most, num_classes, IMBALANCE)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the command line.
+    """A figure, and what it is made from.
 
     Example:
         >>> FIGURES["class_balanced_term"].needs_runs
@@ -109,7 +107,7 @@ class Figure:
     needs_runs: bool
     about: str
     reads: tuple[str, ...] = ("runs", "dataset")
-    """What of the command line it has a use for."""
+    """What of the inputs it has a use for."""
 
 
 def _recall_per_class(inputs: Inputs) -> Chart:
@@ -133,25 +131,25 @@ FIGURES: Mapping[str, Figure] = {
     "class_balanced_term": Figure(
         lambda inputs: class_balanced_term(inputs.betas or BETAS),
         False,
-        "figure 3: the term against the images of a class, for each --beta",
+        "figure 3: the term against the images of a class, for each β",
         reads=("beta",),
     ),
     "long_tailed_counts": Figure(
         lambda inputs: long_tailed_counts(inputs.dataset or "cifar100"),
         False,
-        "figure 4: images of each class of --dataset at imbalances 10 to 200",
+        "figure 4: images of each class of a data set at imbalances 10 to 200",
         reads=("dataset",),
     ),
     "effective_numbers": Figure(
         lambda inputs: effective_numbers(inputs.class_counts(), inputs.betas or BETAS),
         False,
-        "figure 6: effective number of each class of --counts, --dataset or --runs",
+        "figure 6: effective number of each class, from counts, a data set or runs",
         reads=("counts", "runs", "dataset", "beta"),
     ),
     "scheme_weights": Figure(
         lambda inputs: scheme_weights(inputs.class_counts(), *inputs.betas[:1]),
         False,
-        "class weights of each scheme, of --counts, --dataset or --runs, for one --beta",
+        "class weights of each scheme, from counts, a data set or runs, for one β",
         reads=("counts", "runs", "dataset", "beta"),
     ),
     "error_over_beta": Figure(

@@ -82,7 +82,7 @@ def _refuse_several(runs: pd.DataFrame, column: str) -> None:
     if len(values) > 1:
         texts = sorted(map(_shown, values))
         shown = ", ".join(texts[:4]) + (", …" if len(texts) > 4 else "")
-        raise ConfigError(f"the runs differ in {column} ({shown}): choose one, such as --only {column}={texts[0]}")
+        raise ConfigError(f"the runs differ in {column} ({shown}): choose one, such as {column}={texts[0]}")
 
 
 def _shown(value: Any) -> str:
