@@ -20,7 +20,7 @@ from longtail.lab.data import FoldOptions, SubsetOptions
 from longtail.lab.experiments.aggregate import deltas, summarize_results
 from longtail.lab.experiments.published import published
 from longtail.lab.experiments.results import SETTING, load_results, to_records, write_results
-from longtail.lab.recipes import rebalanced, retrained
+from longtail.lab.recipes import retrained
 
 PLAIN = LossConfig()
 FOCAL = LossConfig(name="focal", gamma=0.5, beta=0.999)

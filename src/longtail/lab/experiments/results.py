@@ -96,9 +96,10 @@ FIRST = ("data", "imbalance", "model", "epochs")
 def load_results(runs: Path | str) -> pd.DataFrame:
     """One row for each run folder below a folder, whether the run is complete or not.
 
-    Columns: ``run_id`` (the folder's name), ``status``, ``problem``, ``method`` of the run, ``published`` (the error of
-    :func:`published`), each value of the configuration under the name of its flag, ``head_from`` (``head_of`` without
-    its seed), the metrics after the last epoch, ``best_error``, ``seconds``, and ``version_…`` of what was used.
+    An adjustment of a run is a row of its own. Columns: ``run_id`` (the folder's name), ``status``, ``problem``,
+    ``method`` (its name for people), ``published`` (the error of :func:`published`), each value of the configuration
+    under its short name, ``weights_from`` (the setting that the initial weights are from, whatever its seed),
+    ``adjustment``, the metrics after the last epoch, ``best_error``, ``seconds``, and ``version_…`` of what was used.
     ``status`` is one of
 
     - complete: the run has a result. Only these have metrics.
@@ -183,10 +184,14 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     rows = [run]
     for slug, found in RunFolder(path).adjustments().items():
         symbol = ADJUSTMENTS.get(found["method"], found["method"])
-        changed = {"adjustment": slug, "method": f"{run['method']}, {symbol} τ {shortest(found['tau'])}"}
+        changed: dict[str, Any] = {
+            "adjustment": slug,
+            "method": f"{run['method']}, {symbol} τ {shortest(found['tau'])}",
+        }
         final = found["final"]
         outcome = _metrics_of(final, path / "adjustments" / f"{slug}.json")
-        rows.append(run | changed | {"metrics": outcome, "published": None, "best_error": final["error"]})
+        changed |= {"metrics": outcome, "published": None, "best_error": final["error"], "seconds": None}
+        rows.append(run | changed)
     return rows
 
 

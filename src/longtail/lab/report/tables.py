@@ -123,6 +123,7 @@ def setting_table(frame: DataFrame) -> Table:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> from longtail.lab.config import RunConfig
         >>> from longtail.lab.experiments import load_results
         >>> from longtail.lab.files import write_atomically
@@ -162,6 +163,7 @@ def run_table(frame: DataFrame) -> Table:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> from longtail.lab.config import RunConfig
         >>> from longtail.lab.experiments import load_results
         >>> from longtail.lab.files import write_atomically
@@ -192,6 +194,7 @@ def problem_table(frame: DataFrame) -> Table:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> from longtail.lab.config import RunConfig
         >>> from longtail.lab.experiments import load_results
         >>> from longtail.lab.files import write_atomically
