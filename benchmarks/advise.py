@@ -57,7 +57,7 @@ def networks(runs: Path, name: str, flags: str) -> list[Path]:
     frame = load_results(runs)
     imbalance = float(flags.split()[1]) if flags else float("nan")
     same = (frame["imbalance"] == imbalance) if flags else frame["imbalance"].isna()
-    plain = (frame["loss"] == "softmax") & (frame["weighting"] == "uniform") & (frame["seed"] == 0)
+    plain = (frame["method"] == "softmax") & (frame["seed"] == 0)
     there = frame[(frame["data"] == name) & same & plain & (frame["status"] == "complete")]
     return [runs / run_id for run_id in there["run_id"][:1]]
 
@@ -84,8 +84,9 @@ def report(results: Result) -> str:
         "",
         described(results["settings"]),
         "",
-        "N of a typical class and its β; the median over classes of the images that are alone, and of N by the second",
-        "estimator, the growth of the volume.",
+        "N of a typical class and its β; the median over classes of the share of images without a neighbour (alone),",
+        "and of N by the second estimator, the growth of the volume. Features are the pixels, or those of the network",
+        "trained with plain softmax on the same images (seed 0).",
         "",
         "| data | features | quantile | alone | N | β | N by growth |",
         "|---|---|---|---|---|---|---|",
@@ -95,7 +96,7 @@ def report(results: Result) -> str:
         growth = statistics.median(
             [float("inf") if each["growth"] is None else each["growth"] for each in row["classes"]]
         )
-        features = "pixels" if row["network"] is None else f"`{row['network']}`"
+        features = "pixels" if row["network"] is None else "plain network"
         lines.append(
             f"| {row['name']} {row['flags'].removeprefix('--')} | {features} | {row['quantile']:g} | {alone:.1%} | "
             f"{shown(row['prototypes'])} | {row['beta']:.6g} | {shown(growth)} |"

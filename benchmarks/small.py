@@ -14,10 +14,13 @@ from rich.console import Console
 from benchmarks.tables import write_tables
 from longtail.lab.cli import one_line_errors
 from longtail.lab.cli.figures import figures_command
-from longtail.lab.config import RunOptions
-from longtail.lab.experiments import SWEEPS, keep_records, rescaled, run_sweep, small_heads
+from longtail.lab.config import RunConfig, RunOptions
+from longtail.lab.experiments import SWEEPS, keep_records, rescaled, run_sweep, small_parents
+from longtail.lab.recipes import retrained
+from longtail.lab.training import adjust_run
+from longtail.lab.training.evaluation import METHODS
 
-LOSSES_ALONE = ("sampling=shuffled", "head_method=none", "normalize=classes")
+LOSSES_ALONE = ("sampling=shuffled", "adjustment=none", "normalize=classes")
 SOFTMAX_AT_ONCE = (*LOSSES_ALONE, "loss=softmax", "defer_reweighting=none")
 PLAIN_AND_BALANCED = (*SOFTMAX_AT_ONCE, "imbalance=100", "weighting=uniform,effective")
 FIGURES = {
@@ -53,13 +56,22 @@ def make(arguments: argparse.Namespace) -> None:
 
 
 def train_all(options: RunOptions) -> None:
-    """All runs of the protocol, then what follows from some of them."""
+    """All runs of the protocol, then cRT and the adjustments of the plain softmax ones."""
     sweep = SWEEPS["small"]
     runs = [run for name in sweep.datasets for run in rescaled(sweep.runs(name), seeds=sweep.seeds)]
-    for part in (runs, small_heads(runs)):
-        result = run_sweep(part, options, console=Console(stderr=True))
-        if result.failed:
-            raise SystemExit(f"{len(result.failed)} runs failed: {next(iter(result.failed.values()))}")
+    train_runs(runs, options)
+    parents = {options.runs / run.run_id: run for run in small_parents(runs)}
+    train_runs([retrained(run, weights=str(path)) for path, run in parents.items()], options)
+    for path in parents:
+        for method in METHODS:
+            adjust_run(path, method, data_dir=options.data_dir)
+
+
+def train_runs(runs: list[RunConfig], options: RunOptions) -> None:
+    """Train what is missing; a run that fails ends the benchmark."""
+    result = run_sweep(runs, options, console=Console(stderr=True))
+    if result.failed:
+        raise SystemExit(f"{len(result.failed)} runs failed: {next(iter(result.failed.values()))}")
 
 
 if __name__ == "__main__":

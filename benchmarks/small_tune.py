@@ -62,14 +62,11 @@ def compared(found: Content, protocol: pd.DataFrame) -> Content:
         found: what the search wrote.
         protocol: the runs of the small protocol.
     """
-    labels = {candidate["method"] for candidate in found["candidates"]}
-    tried = (protocol["data"] == "cifar10") & (protocol["imbalance"] == IMBALANCE) & protocol["method"].isin(labels)
-    # Some have the same loss, and differ in what the search leaves as it is.
-    tried &= (protocol["normalize"] == "classes") & (protocol["sampling"] == "shuffled")
-    tried &= protocol["defer_reweighting"].isna() & protocol["head_method"].isna()
+    methods = [candidate["title"] for candidate in found["candidates"]]
+    tried = (protocol["data"] == "cifar10") & (protocol["imbalance"] == IMBALANCE) & protocol["method"].isin(methods)
     tested = {row["method"]: row for row in to_records(summarize_results(protocol[tried]))}
-    best = min(tested, key=lambda label: tested[label]["error_mean"])
-    picked = found["winner"]["method"]
+    best = min(tested, key=lambda method: tested[method]["error_mean"])
+    picked = found["winner"]["title"]
     return {
         "picked": picked,
         "best_on_test": best,
@@ -77,8 +74,8 @@ def compared(found: Content, protocol: pd.DataFrame) -> Content:
         # Of all folds but one each, and then of the winner on all images.
         "cost_in_trainings": found["runs"] * (found["folds"] - 1) / found["folds"] + 1,
         "candidates": [
-            {name: candidate[name] for name in ("method", "state", "balanced_accuracy", "spread", "scores")}
-            | {name: tested[candidate["method"]][name] for name in ("n", "error_mean", "error_std")}
+            {name: candidate[name] for name in ("title", "state", "balanced_accuracy", "spread", "scores")}
+            | {name: tested[candidate["title"]][name] for name in ("n", "error_mean", "error_std")}
             for candidate in found["candidates"]
         ],
         "search": {name: found[name] for name in ("folds", "runs", "runs_without_pruning", "test", "search")},
@@ -102,7 +99,7 @@ def report(content: Content) -> str:
         spread = "" if row["spread"] is None else f" ± {100 * row['spread']:.1f}"
         score = f"{100 * row['balanced_accuracy']:.1f}{spread}"
         error = f"{row['error_mean']:.1f}" + ("" if row["error_std"] is None else f" ± {row['error_std']:.1f}")
-        lines.append(f"| {row['label']} | {len(row['scores'])} | {score} | {row['n']} | {error} |")
+        lines.append(f"| {row['title']} | {len(row['scores'])} | {score} | {row['n']} | {error} |")
     lines += [
         "",
         f"It picks {content['picked']}; the best on the test images is {content['best_on_test']}: "

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from longtail.lab.config import RunConfig
 from longtail.lab.experiments import load_results, published
 from longtail.lab.experiments.aggregate import summarize_results
 from longtail.lab.experiments.results import row_key, run_folder_of, to_records
@@ -35,28 +36,35 @@ def write_tables(folder: Path) -> str:
     """Write ``NAME.json`` and ``NAME.md``, and return the latter."""
     frame = load_results(folder / "runs")
     frame = frame[frame["status"] == "complete"]
-    # The paper's number for the loss, whatever the network: its own are of ResNet-32.
     folders = [run_folder_of(folder / "runs", run_id) for run_id in frame["run_id"]]
-    known = [published(replace(run.config(), model="resnet32")) for run in folders]
     recalls = zip(folders, frame["recall"], strict=True)
     frame = frame.assign(
-        published=[None if entry is None else entry.error for entry in known],
+        published=[paper_error(run.config()) for run in folders],
         over_1000=[over_1000(run.data()["train_counts"], recall) for run, recall in recalls],
     )
-    # What is done after training stands beside it: its own epochs are those of the last layer alone.
-    epochs = frame.set_index("run_id")["epochs"]
-    frame["epochs"] = frame["head_of"].map(epochs).fillna(frame["epochs"]).astype("int64")
+    runs = frame[frame["adjustment"].isna()]
+    frame["published"] = frame["published"].where(frame["adjustment"].isna())
+    # A re-trained classifier stands beside its run: its own epochs are those of the last layer alone.
+    epochs = runs.set_index("run_id")["epochs"]
+    frame["epochs"] = frame["weights"].map(epochs).fillna(frame["epochs"]).astype("int64")
     versions = frame.filter(regex="^version_").rename(columns=lambda name: name.removeprefix("version_"))
     content = {
         "versions": to_records(versions.drop_duplicates()),
-        "runs": len(frame),
-        "minutes": frame["seconds"].median() / 60,
+        "runs": len(runs),
+        "adjustments": len(frame) - len(runs),
+        "minutes": runs["seconds"].median() / 60,
         "methods": methods(frame),
     }
     text = report(content, folder.name)
     (folder / f"{folder.name}.json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     (folder / f"{folder.name}.md").write_text(text)
     return text
+
+
+def paper_error(config: RunConfig) -> float | None:
+    """The paper's number for the loss, whatever the network: its own are of ResNet-32."""
+    entry = published(replace(config, model=replace(config.model, name="resnet32")))
+    return None if entry is None else entry.error
 
 
 def over_1000(counts: Sequence[int], recall: Sequence[float]) -> float:
@@ -68,12 +76,12 @@ def over_1000(counts: Sequence[int], recall: Sequence[float]) -> float:
 def methods(frame: pd.DataFrame) -> list[Row]:
     """One row for each method in each place: mean and spread over seeds, and its difference from plain softmax."""
     rows = to_records(summarize_results(frame))
-    errors = {(row_key(row, SAME_PLACE), method(row), row["seed"]): row["error"] for row in to_records(frame)}
+    errors = {(row_key(row, SAME_PLACE), row["method"], row["seed"]): row["error"] for row in to_records(frame)}
     found: dict[tuple[Any, str], Row] = {}
     for row in rows:
-        place, name = row_key(row, SAME_PLACE), method(row)
+        place, name = row_key(row, SAME_PLACE), row["method"]
         if (place, name) in found:
-            raise ValueError(f"two settings have the name {name!r}: they differ in what no name tells")
+            raise ValueError(f"two settings have the name {name!r}")
         seeds = sorted(seed for at, of, seed in errors if (at, of) == (place, name))
         pairs = [seed for seed in seeds if (place, "softmax", seed) in errors]
         delta = [errors[place, name, seed] - errors[place, "softmax", seed] for seed in pairs]
@@ -86,42 +94,28 @@ def methods(frame: pd.DataFrame) -> list[Row]:
     return list(found.values())
 
 
-def method(row: Row) -> str:
-    """What a run does, for people."""
-    names = {"logit_adjusted": "balanced softmax", "ldam": "LDAM", "focal": f"focal γ {row['gamma'] or 0:g}"}
-    name = names.get(row["loss"], row["loss"])
-    if row["weighting"] == "effective":
-        name = f"class-balanced {name}, β {row['beta']:g}" if row["beta"] is not None else f"{name}, β of each class"
-    elif row["weighting"] != "uniform":
-        name += {"inverse": ", 1/n", "inverse_sqrt": ", 1/√n"}[row["weighting"]]
-    name += ", normalised over samples" if row["normalize"] == "samples" else ""
-    name += f", from epoch {row['defer_reweighting']:g}" if row["defer_reweighting"] is not None else ""
-    head = {"retrain": "classifier re-trained (cRT)", "logit_adjustment": "logits adjusted", "tau_norm": "τ-normalised"}
-    if row["head_method"] is not None:
-        tau = "" if row["head_tau"] is None else f", τ {row['head_tau']:g}"
-        return f"{name}, then {head[row['head_method']]}{tau}"
-    return name + ("" if row["sampling"] == "shuffled" else f", {row['sampling'].replace('_', '-')} sampling")
-
-
 def report(content: Row, name: str) -> str:
     """The tables for people."""
     versions = " or ".join(
         ", ".join(f"{package} {version}" for package, version in of_some.items()) for of_some in content["versions"]
     )
+    adjusted = f" and {content['adjustments']} adjustments" if content["adjustments"] else ""
     lines = [
         f"# {TITLES.get(name, name)}",
         "",
-        f"{content['runs']} runs, {content['minutes']:.0f} minutes the median, with {versions}.",
+        f"{content['runs']} runs{adjusted}, {content['minutes']:.0f} minutes each (median), with {versions}.",
         "",
         "Error and recall in %, mean ± standard deviation over seeds. Many, medium, few: mean recall of classes with",
-        "more than 100, 20 to 100, and fewer than 20 training images; > 1000: of those with more than 1000, which are",
-        "among the many. Δ: error minus that of plain softmax with the same seeds. Bold: the lowest mean, by however",
-        "little. Calibration: the mean gap of confidence and accuracy, the expected calibration error. *Published* is",
-        "the paper's error with this loss, of another protocol: ResNet-32 and 200 epochs.",
+        "more than 100, 20 to 100, and fewer than 20 training images; > 1000: of the classes with more than 1000,",
+        "which are among the many. Δ: error minus that of plain softmax with the same seeds. Bold: the lowest mean,",
+        "however small the difference. Calibration: expected calibration error, the mean gap between confidence and",
+        "accuracy. *Published*: the paper's error with this loss under its own protocol, ResNet-32 and 200 epochs.",
         "",
-        "*Normalised over samples*: weights are 1 on average over the training images, not over the classes. *From",
-        "epoch*: weights begin there. *Balanced softmax*: the logit-adjusted loss with τ = 1, no weights. What follows",
-        "*then* is done to the trained network: cRT is more epochs of the last layer alone, the others are none.",
+        "*Normalised over samples*: weights average 1 over the training images, not over the classes. *Deferred to",
+        "0.8*: class weights start after 80% of the training (deferred re-weighting). *Balanced softmax*: the",
+        "logit-adjusted loss with τ = 1, no class weights. *cRT*: classifier re-training, a new last layer on the",
+        "frozen network with class-balanced sampling. *τ-norm* and *logit adjustment* change the last layer without",
+        "training.",
     ]
     for place in dict.fromkeys(row_key(row, SAME_PLACE) for row in content["methods"]):
         rows = [row for row in content["methods"] if row_key(row, SAME_PLACE) == place]

@@ -56,8 +56,8 @@ def one_search(arguments: argparse.Namespace, seed: int) -> Result:
 
     options = RunOptions(runs=arguments.runs, accelerator="cpu")
     full = tune(configure, SearchOptions(prune=False), options)
-    scores = {candidate.loss.slug: candidate.mean for candidate in full.candidates}
-    print(f"folds {seed}: {full.winner.loss.slug}", flush=True)
+    scores = {candidate.loss.title: candidate.mean for candidate in full.candidates}
+    print(f"folds {seed}: {full.winner.loss.title}", flush=True)
     pruned = {}
     for threshold in THRESHOLDS:
         found = tune(configure, SearchOptions(prune_threshold=threshold), options)
@@ -66,12 +66,12 @@ def one_search(arguments: argparse.Namespace, seed: int) -> Result:
 
 
 def outcome(found: TuneResult, full: TuneResult, scores: dict[str, float]) -> Result:
-    label = found.winner.loss.slug
+    title = found.winner.loss.title
     return {
-        "winner": label,
-        "same": label == full.winner.loss.slug,
+        "winner": title,
+        "same": title == full.winner.loss.title,
         "cost": found.runs / full.runs,
-        "score_lost": scores[full.winner.loss.slug] - scores[label],
+        "score_lost": scores[full.winner.loss.title] - scores[title],
         "test_balanced_accuracy": found.test["balanced_accuracy"],
     }
 
@@ -88,8 +88,8 @@ def summary(name: str, searches: list[Result]) -> Result:
 
 def best(search: Result, weighted: bool) -> float:
     """The best score of the losses with or without weights."""
-    plain = {loss.label for loss in losses(betas=(None,))}
-    return max(score for label, score in search["scores"].items() if (label not in plain) == weighted)
+    plain = {loss.title for loss in losses(betas=(None,))}
+    return max(score for title, score in search["scores"].items() if (title not in plain) == weighted)
 
 
 def report(results: Result) -> str:

@@ -1,14 +1,14 @@
 """Whether training with the suggested β beats 0.999, on CIFAR: ``longtail sweep results/advise/cifar.py``.
 
-Long-tailed CIFAR-10 and -100 at imbalance 100, ResNet-8, 20 epochs, 2 seeds. β is that of the median of the distances:
-from the pixels, one for all classes; from the features of the plain network of seed 0, one for all, and one for each.
+Long-tailed CIFAR-10 and CIFAR-100 at imbalance 100, ResNet-8, 20 epochs, 2 seeds. Each β is for the median distance:
+from the pixels, one for all classes; from the features of the plain network of seed 0, one for all and one per class.
 """
 
 import json
 from dataclasses import replace
 from pathlib import Path
 
-from longtail.lab.config import DataConfig, LossConfig
+from longtail.lab.config import DataConfig, LossConfig, ModelConfig
 from longtail.lab.data import SubsetOptions
 from longtail.lab.recipes import cifar
 
@@ -30,7 +30,7 @@ def losses(name: str) -> list[LossConfig]:
 sweep = [
     replace(
         cifar(DataConfig(name=name, subset=SubsetOptions(imbalance=100)), loss, epochs=20),
-        model="resnet8",
+        model=ModelConfig(name="resnet8"),
         seed=seed,
         test_every=5,
     )

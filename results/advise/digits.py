@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from longtail.lab.config import DataConfig, LossConfig
+from longtail.lab.config import DataConfig, LossConfig, ModelConfig
 from longtail.lab.data import SubsetOptions
 from longtail.lab.recipes import cifar
 
@@ -24,4 +24,5 @@ losses = [
     LossConfig(betas=tuple(asked["betas"])),
 ]
 data = DataConfig(name="digits", subset=SubsetOptions(imbalance=50))
-sweep = [replace(cifar(data, loss, epochs=40), model="resnet8", seed=seed) for seed in range(8) for loss in losses]
+network = ModelConfig(name="resnet8")
+sweep = [replace(cifar(data, loss, epochs=40), model=network, seed=seed) for seed in range(8) for loss in losses]

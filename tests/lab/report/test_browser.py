@@ -159,11 +159,15 @@ def test_what_is_missing_is_last_in_both_orders(browser):
 def test_rows_are_filtered_by_text_data_and_loss(browser):
     assert find(browser, "#found").text == "5 of 5 settings"
     find(browser, "#find").send_keys("FOCAL 0.999")
-    assert column(browser, "settings", 0) == ["focal_0.5_0.999"]
+    assert column(browser, "settings", 0) == ["class-balanced focal, β 0.999, γ 0.5"]
     assert find(browser, "#found").text == "1 of 5 settings"
     find(browser, "#find").clear()
     put(browser, "#find-loss", "softmax")
-    assert column(browser, "settings", 0) == ["softmax", "softmax_0.9", "softmax_0.999"]
+    assert column(browser, "settings", 0) == [
+        "softmax",
+        "class-balanced softmax, β 0.9",
+        "class-balanced softmax, β 0.999",
+    ]
     put(browser, "#find-data", "cifar10")
     assert len(column(browser, "settings", 0)) == 3
     put(browser, "#find", "nothing like it")

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from longtail.lab.config import ConfigError, LossConfig
+from longtail.lab.config import ConfigError, LossConfig, ModelConfig
 from longtail.lab.experiments import heatmap as heatmap_runs
 from longtail.lab.experiments import load_results, losses
 from longtail.lab.report import FIGURES, Inputs, figures, save
 from longtail.lab.report.figures.runs import one_experiment
 from longtail.lab.report.theme import COLOURS, GREY, WIDEST, palette, spec
+from longtail.lab.training import RunFolder
 from longtail.theory import expected_volume
 from longtail.weights import class_weights, effective_number
-from tests.lab.experiments.test_results import FOCAL, PLAIN, PLAIN_FOCAL, run_of, write_run
+from tests.lab.experiments.test_results import FOCAL, PLAIN, PLAIN_FOCAL, result_of, run_of, write_run
 
 STRANGE = ["<script>alert(1)</script>", "owl & cat, β", "</script><!--", "owl & cat, β", *(f"c{i}" for i in range(6))]
 COUNTS = [5, 400, 30, 90, 1000, 2, 17, 60, 800, 12]
@@ -160,15 +161,15 @@ def test_the_heatmap_marks_the_best_of_each_column(tmp_path):
     for config in heatmap_runs("cifar10"):
         for seed in (0, 1):
             error = float(rng.uniform(20, 40))
-            errors.setdefault((config.loss.slug, f"{config.data.subset.imbalance:g}"), []).append(error)
+            errors.setdefault((config.title, f"{config.data.subset.imbalance:g}"), []).append(error)
             write_run(tmp_path, replace(config, seed=seed), error=error)
     chart = figures.heatmap(load_results(tmp_path))
     rows = rows_of(chart, "best")
-    assert {(row["row"], row["column"]): row["error"] for row in rows} == pytest.approx(
+    assert {(row["name"], row["column"]): row["error"] for row in rows} == pytest.approx(
         {key: np.mean(values) for key, values in errors.items()}
     )
     for column in ("200", "100", "50", "20", "10"):
-        cells = {row["row"]: row for row in rows if row["column"] == column}
+        cells = {row["name"]: row for row in rows if row["column"] == column}
         assert len(cells) == 25
         (best,) = (name for name, row in cells.items() if row["best"])
         assert best == min(cells, key=lambda name: cells[name]["error"])
@@ -176,7 +177,7 @@ def test_the_heatmap_marks_the_best_of_each_column(tmp_path):
         assert cells[best]["ink"] == "#000000"
         assert max(cells.values(), key=lambda row: row["share"])["ink"] == "#ffffff"
     encoding = chart.to_dict()["layer"][0]["encoding"]
-    assert encoding["y"]["sort"] == [loss.label for loss in losses()]
+    assert encoding["y"]["sort"] == [loss.title for loss in losses()]
     assert encoding["x"]["sort"] == ["200", "100", "50", "20", "10"]
     # One imbalance more would be a figure of its own: the errors over β are of one.
     with pytest.raises(ConfigError, match=r"differ in imbalance \(10, 100, 20, 200, …\)"):
@@ -194,16 +195,16 @@ def test_text_on_every_shade_of_the_heatmap_can_be_read():
 
 def test_recalls_are_in_the_order_of_counts_with_names_whole(frame):
     chart = figures.recall_per_class(frame, STRANGE, COUNTS)
-    rows = rows_of(chart, "recall", "method")
+    rows = rows_of(chart, "recall", "label")
     assert {row["name"] for row in rows} == {"no class weights", "β 0.999"}  # of the focal loss, which is the best
     order = np.argsort([-count for count in COUNTS], kind="stable")
     for loss, name in ((PLAIN_FOCAL, "no class weights"), (FOCAL, "β 0.999")):
         line = [row for row in rows if row["name"] == name]
         assert [row["class"] for row in line] == [STRANGE[place] for place in order]
         assert [row["images"] for row in line] == sorted(COUNTS, reverse=True)
-        expected = np.mean(frame[frame["method"] == loss.label]["recall"].tolist(), axis=0)[order] * 100
+        expected = np.mean(frame[frame["method"] == loss.title]["recall"].tolist(), axis=0)[order] * 100
         assert [row["recall"] for row in line] == pytest.approx(expected)
-    assert len({row["method"] for row in rows}) == 10  # though two classes have the same name
+    assert len({row["label"] for row in rows}) == 10  # though two classes have the same name
     with pytest.raises(ConfigError, match="recalls of 10 classes, but there are 2"):
         figures.recall_per_class(frame, ["a", "b"], [1, 2])
     with pytest.raises(ConfigError, match="3 names of classes but 2 counts"):
@@ -224,11 +225,11 @@ def test_neighbours_stand_together_where_there_are_many_classes(tmp_path):
 
 
 def test_losses_are_told_apart_by_what_is_not_usual(tmp_path):
-    own = [{"loss": "ldam", "scale": 20.0}, {"loss": "ldam"}, {"loss": "softmax_focal", "gamma": 1.0}, {}]
+    own = [{"name": "ldam", "scale": 20.0}, {"name": "ldam"}, {"name": "softmax_focal", "gamma": 1.0}, {}]
     for values in own:
-        write_run(tmp_path, run_of(LossConfig(weighting="uniform", **values)))
+        write_run(tmp_path, run_of(LossConfig(**values)))
     names = list(one_experiment(load_results(tmp_path))["name"])
-    assert names == ["softmax", "softmax_focal, γ 1", "ldam, scale 20", "ldam"]
+    assert names == ["softmax", "softmax focal, γ 1", "LDAM, scale 20", "LDAM"]
 
 
 def test_groups_that_have_no_class_are_left_out(frame):
@@ -247,7 +248,7 @@ def test_groups_that_have_no_class_are_left_out(frame):
 def test_calibration_adds_up_the_images_of_all_seeds(frame):
     rows = rows_of(figures.calibration(frame), "share")
     plain = [row for row in rows if row["name"].startswith("no class weights")]
-    tables = np.nan_to_num(np.array(frame[frame["method"] == "focal_0.5"]["calibration"].tolist(), dtype=float))
+    tables = np.nan_to_num(np.array(frame[frame["method"] == "focal, γ 0.5"]["calibration"].tolist(), dtype=float))
     images = tables[:, :, 0].sum(axis=0)
     assert [row["images"] for row in plain] == images.tolist()
     assert sum(row["share"] for row in plain) == pytest.approx(100)
@@ -264,7 +265,9 @@ def test_training_curves_have_every_seed(runs, frame):
     epochs = figures.load_epochs(runs, frame)
     rows = rows_of(figures.training_curves(epochs), "epoch")
     assert len(rows) == 4 * 3 * 5
-    assert {row["name"] for row in rows} == {"softmax", "softmax, β 0.999", "focal, γ 0.5", "focal, γ 0.5, β 0.999"}
+    assert {row["name"] for row in rows} == {
+        "softmax", "class-balanced softmax, β 0.999", "focal, γ 0.5", "class-balanced focal, β 0.999, γ 0.5",
+    }  # fmt: skip
     found = [row["error"] for row in rows if row["name"] == "softmax" and row["seed"] == 2]
     assert found == pytest.approx([32 + 40 / epoch for epoch in range(1, 6)])
     with pytest.raises(ConfigError, match="tested after two epochs or more"):
@@ -277,7 +280,7 @@ def test_training_curves_have_every_seed(runs, frame):
 
 def test_of_many_losses_the_curves_are_of_the_best_and_its_partner(tmp_path):
     for place, loss in enumerate(losses(gammas=(0.5,))):
-        write_whole_run(tmp_path, run_of(loss), 40.0 - (loss.label == "sigmoid_0.99") - place / 100)
+        write_whole_run(tmp_path, run_of(loss), 40.0 - (loss.slug == "sigmoid_0.99") - place / 100)
     chart = figures.training_curves(figures.load_epochs(tmp_path, load_results(tmp_path)))
     assert "best of 12 by test error" in " ".join(chart.to_dict()["title"]["subtitle"])
     rows = rows_of(chart, "epoch")
@@ -295,7 +298,7 @@ def test_missing_values_are_no_reason_to_fail(tmp_path):
     frame = load_results(tmp_path)
     for figure in FIGURES.values():
         spec(figure.make(Inputs(runs=tmp_path, frame=frame)))
-    rows = rows_of(figures.recall_per_class(frame, STRANGE, COUNTS), "recall", "method")
+    rows = rows_of(figures.recall_per_class(frame, STRANGE, COUNTS), "recall", "label")
     assert len(rows) == 2 * 9
     assert all(np.isfinite(row["recall"]) for row in rows)
 
@@ -324,11 +327,11 @@ def test_two_lists_of_betas_are_two_losses_and_not_two_seeds(tmp_path):
     write_whole_run(tmp_path, run_of(one), 25.0)
     write_whole_run(tmp_path, run_of(one, seed=1), 25.0)
     rows = rows_of(figures.group_recalls(load_results(tmp_path)), "name", "seeds")
-    assert {row["name"]: row["seeds"] for row in rows} == {"no class weights": 1, "β of each class": 2}
+    assert {row["name"]: row["seeds"] for row in rows} == {"no class weights": 1, "β per class": 2}
     write_whole_run(tmp_path, run_of(other), 20.0)
     frame = load_results(tmp_path)
     rows = rows_of(figures.group_recalls(frame), "name", "seeds")
-    seeds = {"no class weights": 1, "β of each class (1 of 2)": 2, "β of each class (2 of 2)": 1}
+    seeds = {"no class weights": 1, "β per class (1 of 2)": 2, "β per class (2 of 2)": 1}
     assert {row["name"]: row["seeds"] for row in rows} == seeds
     best = figures.runs.best_pair(figures.runs.one_experiment(frame))
     assert best["error"].tolist() == [30.0, 20.0]
@@ -336,14 +339,14 @@ def test_two_lists_of_betas_are_two_losses_and_not_two_seeds(tmp_path):
 
 def test_runs_of_several_experiments_are_never_mixed(tmp_path):
     write_run(tmp_path, run_of(PLAIN))
-    write_run(tmp_path, run_of(BALANCED, model="resnet8"))
+    write_run(tmp_path, run_of(BALANCED, model=ModelConfig(name="resnet8")))
     with pytest.raises(ConfigError, match=r"the runs differ in model \(resnet32, resnet8\)"):
         figures.group_recalls(load_results(tmp_path))
     other = run_of(PLAIN)
     frame = load_results(tmp_path)
     write_run(tmp_path, replace(other, optimizer=replace(other.optimizer, lr=0.4)))
     frame = load_results(tmp_path)
-    with pytest.raises(ConfigError, match=r"the runs differ in learning_rate \(0.1, 0.4\)"):
+    with pytest.raises(ConfigError, match=r"the runs differ in lr \(0.1, 0.4\)"):
         figures.group_recalls(frame[frame["model"] == "resnet32"])
 
 
@@ -371,8 +374,34 @@ def test_long_names_leave_a_figure_narrow(tmp_path):
         (path,) = save(chart, tmp_path / "out", str(place), ["svg"])
         assert float(ElementTree.parse(path).getroot().get("width")) <= WIDEST
     rows = rows_of(made[0], "column")
-    assert {row["row"] for row in rows} == {"focal_0.5", "focal_0.5_0.999 (per sample)", "focal_0.5_inverse_sqrt"}
+    assert {row["name"] for row in rows} == {
+        "no class weights", "β 0.999, normalised over samples", "1/√n weights",
+    }  # fmt: skip
     assert {row["column"] for row in rows} == {"200", "100", "50", "20", "10", "as it is"}
+
+
+def test_long_names_of_methods_are_whole(tmp_path):
+    late = [replace(loss, defer_reweighting=0.8) for loss in (BALANCED, FOCAL)]
+    for loss in (PLAIN, PLAIN_FOCAL, *late):
+        write_whole_run(tmp_path, run_of(loss), 25.0)
+    frame = load_results(tmp_path)
+    for figure in (figures.group_recalls(frame), figures.training_curves(figures.load_epochs(tmp_path, frame))):
+        (path,) = save(figure, tmp_path / "out", "long", ["svg"])
+        drawing = ElementTree.parse(path).getroot()
+        assert float(drawing.get("width")) <= WIDEST
+        assert {loss.title for loss in late} <= {element.text for element in drawing.iter()}
+
+
+def test_an_adjustment_has_no_training_curve_of_its_own(tmp_path):
+    for loss in (PLAIN, BALANCED):
+        folder = write_whole_run(tmp_path, run_of(loss), 25.0)
+        adjusted = {"method": "tau_norm", "tau": 1.0, "final": result_of(run_of(loss), error=20.0)["final"]}
+        RunFolder(folder).write_adjustment("tau_norm_1", adjusted)
+    frame = load_results(tmp_path)
+    assert len(frame) == 4
+    assert len(figures.load_epochs(tmp_path, frame)) == 2 * 5
+    with pytest.raises(ConfigError, match=r"the runs differ in adjustment \(none, tau_norm_1\)"):
+        figures.group_recalls(frame)
 
 
 @pytest.mark.parametrize("name", FIGURES)

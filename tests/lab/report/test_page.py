@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import time
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -16,9 +15,11 @@ from longtail.lab.cli.report import report_command
 from longtail.lab.cli.results import results_command
 from longtail.lab.config import ConfigError, LossConfig
 from longtail.lab.experiments import load_results
-from longtail.lab.report.content import Classes, Group, class_table, find_groups, overview, setting_table
+from longtail.lab.report.content import Classes, Group, class_table, find_groups, overview
 from longtail.lab.report.page import make_page, write_page
-from tests.lab.experiments.test_results import FOCAL, PLAIN, PLAIN_FOCAL, run_of, write_run
+from longtail.lab.report.tables import setting_table
+from longtail.lab.training import RunFolder
+from tests.lab.experiments.test_results import FOCAL, PLAIN, PLAIN_FOCAL, result_of, run_of, write_run
 from tests.lab.report.pages import COUNTS, EVIL, NAMES, write_data, write_runs
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}
@@ -139,8 +140,8 @@ def test_a_row_of_a_setting_has_mean_spread_groups_difference_and_published_erro
     header, plain, weighted = page.rows("settings")
     assert header == ["loss", "data", "imbalance", "network", "epochs", "n", "error %", "many %", "medium %", "few %",
                       "Δ error", "published (full protocol)"]  # fmt: skip
-    assert plain == ["focal_0.5", "cifar10", "50", "resnet32", "200", "3", "26.00 ± 1.00", "90.0", "60.0", "12.5", "",
-                     "23.28"]  # fmt: skip
+    assert plain == ["focal, γ 0.5", "cifar10", "50", "resnet32", "200", "3", "26.00 ± 1.00", "90.0", "60.0", "12.5",
+                     "", "23.28"]  # fmt: skip
     assert weighted[5:] == ["3", "23.00 ± 1.00", "90.0", "60.0", "50.0", "-3.00 [-5.48, -0.52]", "–"]
     values = [attributes.get("data-value") for attributes, _ in page.all("td")]
     assert "23.28" in values
@@ -150,18 +151,35 @@ def test_a_row_of_a_setting_has_mean_spread_groups_difference_and_published_erro
 def test_the_overview_tells_what_was_run(runs):
     told = dict(overview(load_results(runs)))
     assert told["runs"] == "15 complete, 1 damaged, 1 failed, 1 unfinished"
-    assert told["losses"] == "focal_0.5, focal_0.5_0.999, softmax, softmax_0.9, softmax_0.999"
+    assert told["methods"] == (
+        "class-balanced focal, β 0.999, γ 0.5; class-balanced softmax, β 0.9; class-balanced softmax, β 0.999; "
+        "focal, γ 0.5; softmax"
+    )
     assert told["seeds"] == "0, 1, 2, 7, 8, 9"
     assert told["training time"] == "2 h 30 min"
     assert "torch 2.9" in told["versions"]
 
 
+def test_an_adjustment_is_a_row_beside_its_run_and_no_run(tmp_path):
+    folder = write_run(tmp_path, run_of(PLAIN), error=30.0)
+    final = result_of(run_of(PLAIN), error=25.0)["final"]
+    RunFolder(folder).write_adjustment("tau_norm_1", {"method": "tau_norm", "tau": 1.0, "final": final})
+    frame = load_results(tmp_path)
+    told = dict(overview(frame))
+    assert (told["runs"], told["training time"]) == ("1 complete, 1 adjusted", "10 min 0 s")
+    assert told["methods"] == "softmax; softmax, τ-norm τ 1"
+    rows = Page(make_page(tmp_path)).rows("settings")
+    assert [(row[0], row[6]) for row in rows[1:]] == [("softmax", "30.00"), ("softmax, τ-norm τ 1", "25.00")]
+
+
 def test_columns_are_added_where_settings_could_not_be_told_apart(tmp_path):
-    write_run(tmp_path, run_of(FOCAL))
+    config = run_of(FOCAL)
+    write_run(tmp_path, config)
+    write_run(tmp_path, replace(config, optimizer=replace(config.optimizer, batch_size=64)))
     write_run(tmp_path, run_of(replace(FOCAL, normalize="samples")))
     names = [column.name for column in setting_table(load_results(tmp_path)).columns]
-    assert "normalize" in names
-    assert "batch size" not in names
+    assert "batch size" in names
+    assert "normalize" not in names  # which the name of the method tells
 
 
 def test_problems_are_the_worst_first(page):
@@ -177,7 +195,7 @@ def test_classes_are_the_worst_first_and_means_over_seeds(tmp_path):
     (group,) = find_groups(load_results(tmp_path), tmp_path)
     table = class_table(group)
     assert [column.name for column in table.columns] == [
-        "class", "training images", "softmax %", "softmax_0.9 %", "difference",
+        "class", "training images", "softmax %", "class-balanced softmax, β 0.9 %", "difference",
     ]  # fmt: skip
     assert [[cell.text for cell in line.cells] for line in table.lines] == [
         ["b", "20", "10.0", "50.0", "+40.0"],
@@ -208,14 +226,10 @@ def test_of_thousands_of_classes_the_worst_are_listed(tmp_path):
     assert len(text.encode()) < 3e6
 
 
-@pytest.mark.parametrize(
-    "damage", ["none", "not json", "other lengths", "no numbers", "other classes", "negative", "zero"]
-)
+@pytest.mark.parametrize("damage", ["none", "other lengths", "no numbers", "other classes", "negative", "zero"])
 def test_runs_whose_classes_are_not_known_have_no_table_of_them(tmp_path, damage):
     path = write_run(tmp_path, run_of(PLAIN))
-    if damage == "not json":
-        (path / "data.json").write_text("{")
-    elif damage == "other lengths":
+    if damage == "other lengths":
         write_data(path, "abc", [1, 2])
     elif damage == "no numbers":
         write_data(path, "abc", ["x", None, 3])
@@ -230,6 +244,7 @@ def test_runs_whose_classes_are_not_known_have_no_table_of_them(tmp_path, damage
 @pytest.mark.parametrize(
     ("file", "text", "problem"),
     [
+        ("data.json", "{", "data.json is damaged: "),
         ("metrics.jsonl", "{", "metrics.jsonl is damaged in line 1: "),
         ("metrics.jsonl", '{"epoch": 1, "error": "x"}', "metrics.jsonl is damaged: 'x' is no number"),
         ("result.json", '"seconds": "x"', "result.json is damaged: 'x' is no number"),
@@ -262,10 +277,10 @@ def test_runs_that_differ_by_more_than_the_loss_are_groups_of_their_own(tmp_path
         write_run(tmp_path, config)
     groups = find_groups(load_results(tmp_path), tmp_path)
     assert [(group.name, len(group.frame)) for group in groups] == [
-        ("cifar10, imbalance 10, resnet32, 200 epochs, learning rate 0.1", 1),
-        ("cifar10, imbalance 50, resnet32, 200 epochs, learning rate 0.1", 2),
-        ("cifar10, imbalance 50, resnet32, 200 epochs, learning rate 0.2", 1),
-        ("digits, resnet32, 200 epochs, learning rate 0.1", 1),
+        ("cifar10, imbalance 10, resnet32, 200 epochs, lr 0.1", 1),
+        ("cifar10, imbalance 50, resnet32, 200 epochs, lr 0.1", 2),
+        ("cifar10, imbalance 50, resnet32, 200 epochs, lr 0.2", 1),
+        ("digits, resnet32, 200 epochs, lr 0.1", 1),
     ]
 
 
@@ -315,14 +330,11 @@ def test_a_sweep_of_hundreds_of_runs_stays_below_three_megabytes(tmp_path):
                 path = write_run(tmp_path, config, error=60.0 + seed - place, recall=recall)
                 write_data(path, [f"class {label}" for label in range(100)], range(500, 400, -1))
                 (path / "metrics.jsonl").write_text(lines)
-    start = time.perf_counter()
     page = write_page(tmp_path, tmp_path / "report.html")
-    seconds = time.perf_counter() - start
     assert page.stat().st_size < 3e6
     titles = [chart["title"]["text"] for chart in Page(page.read_text()).json("charts").values()]
     assert titles[:2] == ["Class-balanced term", "Test errors of all losses"]
     assert titles.count("Training curves") == 5
-    assert seconds < 60  # ten on a busy machine
 
 
 def test_a_name_that_is_no_text_does_not_stop_the_page(tmp_path):

@@ -149,20 +149,32 @@ class LossConfig:
         name = TITLES.get(self.name, self.name)
         if self.name == "logit_adjusted" and self.tau == 1:
             name = "balanced softmax"
-        details = []
-        if self.weighting == "effective":
-            name = f"class-balanced {name}"
-            details.append("β per class" if self.betas else f"β {shortest(self.beta)}")
-        elif self.weighting != "uniform":
-            details.append(WEIGHTINGS[str(self.weighting)])
         shown = {"gamma": self.gamma} if self.gamma is not None else {}
         shown |= self._changed()
-        details += [f"{SYMBOLS.get(option, option)} {shortest(value)}" for option, value in shown.items()]
-        if self.normalize == "samples" and not self.is_plain:
-            details.append("normalised over samples")
-        if self.defer_reweighting is not None:
-            details.append(f"deferred to {shortest(self.defer_reweighting)}")
-        return ", ".join([name, *details])
+        options = [f"{SYMBOLS.get(option, option)} {shortest(value)}" for option, value in shown.items()]
+        if self.weighting == "uniform":
+            return ", ".join([name, *options])
+        name = f"class-balanced {name}" if self.weighting == "effective" else name
+        weights, *details = self._weights()
+        return ", ".join([name, weights, *options, *details])
+
+    @property
+    def weights_title(self) -> str:
+        """The class weights alone, for people.
+
+        Example:
+            >>> LossConfig(beta=0.9999, defer_reweighting=0.8).weights_title, LossConfig(name="focal").weights_title
+            ('β 0.9999, deferred to 0.8', 'no class weights')
+        """
+        return "no class weights" if self.weighting == "uniform" else ", ".join(self._weights())
+
+    def _weights(self) -> list[str]:
+        """How classes are weighted, then how the weights are normalised and deferred, if they are."""
+        beta = "β per class" if self.betas else f"β {shortest(self.beta)}"
+        parts = [WEIGHTINGS.get(str(self.weighting), beta)]
+        parts += ["normalised over samples"] if self.normalize == "samples" and not self.is_plain else []
+        parts += [] if self.defer_reweighting is None else [f"deferred to {shortest(self.defer_reweighting)}"]
+        return parts
 
     def _changed(self) -> dict[str, float]:
         defaults = LOSSES[self.name].options

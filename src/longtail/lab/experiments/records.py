@@ -30,7 +30,7 @@ def keep_records(runs: Path | str, folder: Path | str) -> int:
     """
     runs, folder = Path(runs), Path(folder)
     frame = load_results(runs)
-    complete = frame[frame["status"] == "complete"]["run_id"].tolist()
+    complete = frame[frame["status"] == "complete"]["run_id"].unique().tolist()  # with adjustments, more than once
     for run_id in complete:
         if run_folder_of(runs, run_id).path.resolve() == (folder / run_id).resolve():
             raise ConfigError(f"records of {runs}/ cannot be kept in the same folder")

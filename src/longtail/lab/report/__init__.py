@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from longtail.lab.report.figures import FIGURES, Figure, Inputs, load_epochs
+    from longtail.lab.report.formats import FORMATS, save
     from longtail.lab.report.page import make_page, write_page
-    from longtail.lab.report.save import FORMATS, save
     from longtail.lab.report.theme import spec
 
 __all__ = ["FIGURES", "FORMATS", "Figure", "Inputs", "load_epochs", "make_page", "save", "spec", "write_page"]
 
-_MODULES = {"FORMATS": "save", "save": "save", "make_page": "page", "write_page": "page", "spec": "theme"}
+_MODULES = {"FORMATS": "formats", "save": "formats", "make_page": "page", "write_page": "page", "spec": "theme"}
 
 
 def __getattr__(name: str) -> Any:

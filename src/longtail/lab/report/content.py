@@ -84,10 +84,11 @@ def overview(frame: DataFrame) -> list[tuple[str, str]]:
         'resnet32'
     """
     rows = to_records(frame)
-    statuses = [row["status"] for row in rows]
-    counted = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(sorted(statuses)))
-    names = {"data": "data sets", "imbalance": "imbalance", "model": "networks", "method": "losses", "seed": "seeds"}
-    told = [("runs", counted), *((title, _distinct(rows, name)) for name, title in names.items())]
+    statuses = [row["status"] for row in rows if row["adjustment"] is None]
+    counts = [f"{statuses.count(status)} {status}" for status in dict.fromkeys(sorted(statuses))]
+    counts += [f"{adjusted} adjusted"] if (adjusted := len(rows) - len(statuses)) else []
+    names = {"data": "data sets", "imbalance": "imbalance", "model": "networks", "method": "methods", "seed": "seeds"}
+    told = [("runs", ", ".join(counts)), *((title, _distinct(rows, name)) for name, title in names.items())]
     seconds = sum(row["seconds"] or 0 for row in rows)
     told += [("epochs", _distinct(rows, "epochs")), ("training time", duration(seconds) if seconds else "")]
     versions = [name for name in frame.columns if name.startswith("version_")]
@@ -96,7 +97,8 @@ def overview(frame: DataFrame) -> list[tuple[str, str]]:
 
 
 def _distinct(rows: list[Row], name: str) -> str:
-    return ", ".join(shown(value) for value in sorted({row[name] for row in rows if row[name] is not None}))
+    found = [shown(value) for value in sorted({row[name] for row in rows if row[name] is not None})]
+    return ("; " if any("," in text for text in found) else ", ").join(found)
 
 
 def find_groups(frame: DataFrame, runs: Path) -> list[Group]:

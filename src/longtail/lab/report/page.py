@@ -17,13 +17,14 @@ from markupsafe import Markup
 import longtail
 from longtail.counts import long_tailed_counts
 from longtail.lab.config import ConfigError
+from longtail.lab.config.loss import TITLES
 from longtail.lab.data.cifar import SIZES
 from longtail.lab.experiments.aggregate import without_folds
 from longtail.lab.experiments.results import SETTING, load_results, to_records
 from longtail.lab.files import write_atomically
 from longtail.lab.report import content, figures, tables
 from longtail.lab.report.figures.runs import OF_LOSS
-from longtail.lab.report.save import script_text, vega
+from longtail.lab.report.formats import script_text, vega
 from longtail.lab.report.theme import spec
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def make_page(runs: Path | str, title: str | None = None) -> str:
         runs=tables.run_table(frame),
         problems=tables.problem_table(frame),
         data_sets=list(dict.fromkeys(complete["data"])),
-        losses=list(dict.fromkeys(complete["loss"])),
+        losses={name: TITLES.get(name, name) for name in complete["loss"]},
         has_groups="few %" in headers or "many %" in headers or "medium %" in headers,
         has_deltas="Δ error" in headers,
         has_published="published (full protocol)" in headers,
@@ -177,7 +178,7 @@ def _environment() -> Environment:
 
 def _sections(classes: bool) -> list[tuple[str, str]]:
     named = {"runs": "What was run", "results": "Results", "figures": "Figures", "classes": "Classes"}
-    named |= {"problems": "Runs that do not count", "explorer": "Explorer"}
+    named |= {"problems": "Incomplete and failed runs", "explorer": "Explorer"}
     return [(key, name) for key, name in named.items() if classes or key != "classes"]
 
 

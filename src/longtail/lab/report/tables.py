@@ -122,6 +122,7 @@ def setting_table(frame: DataFrame) -> Table:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> from longtail.lab.config import RunConfig
         >>> from longtail.lab.experiments import load_results
         >>> from longtail.lab.files import write_atomically
@@ -161,6 +162,7 @@ def run_table(frame: DataFrame) -> Table:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> from longtail.lab.config import RunConfig
         >>> from longtail.lab.experiments import load_results
         >>> from longtail.lab.files import write_atomically
@@ -191,6 +193,7 @@ def problem_table(frame: DataFrame) -> Table:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> from longtail.lab.config import RunConfig
         >>> from longtail.lab.experiments import load_results
         >>> from longtail.lab.files import write_atomically

@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from longtail.lab.config import ConfigError
+from longtail.lab.config import ConfigError, LossConfig
 
 __all__ = [
     "COLOURS",
@@ -39,7 +39,7 @@ WIDEST = 340
 GREY = "#767676"
 """Of what others are compared with; as far from white as from black."""
 
-PLAIN = "no class weights"
+PLAIN = LossConfig().weights_title
 """What a loss without class weights is called; it is grey everywhere."""
 
 # Okabe and Ito 2008, without the yellow that no white page shows, and grey instead of black.
@@ -100,7 +100,7 @@ def _config(ink: str, background: str) -> dict[str, Any]:
         "legend": text
         | {"orient": "top", "titleFontWeight": "normal", "titleAnchor": "start", "titleOrient": "left"}
         | {
-            "labelLimit": 220,
+            "labelLimit": 270,
             "symbolSize": 70,
             "symbolStrokeWidth": 1.8,
             "symbolOpacity": 1,

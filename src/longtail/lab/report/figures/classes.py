@@ -159,11 +159,12 @@ def group_recalls(frame: pd.DataFrame) -> Chart:
         runs = best_pair(runs)
     names = runs["name"].drop_duplicates().tolist()
     rows = _group_rows(runs, groups, names)
-    width = 200 if max(map(len, names)) <= 22 else 150
+    width = 285
     x: dict[str, Any] = {"title": "mean recall of the group's classes (%)", "scale": alt.Scale(domain=[0, 100])}
-    base = alt.Chart().encode(y=alt.Y("name:N", sort=names, title=None, axis=alt.Axis(labelLimit=155)))
+    base = alt.Chart().encode(y=alt.Y("name:N", sort=names, axis=None))
     colour: Any = alt.condition("datum.weighted", alt.value(COLOURS[0]), alt.value("#9a9a9a"))
-    bars = base.mark_bar().encode(
+    below = 6  # the name, which stands above its bar and has all of the width
+    bars = base.mark_bar(size=9, yOffset=below).encode(
         x=alt.X("recall:Q", **x),
         color=colour,
         tooltip=[
@@ -174,18 +175,25 @@ def group_recalls(frame: pd.DataFrame) -> Chart:
             alt.Tooltip("seeds:Q"),
         ],
     )
-    spreads = base.mark_rule(strokeWidth=1.4, color=COLOURS[1]).encode(x=alt.X("low:Q", **x), x2="high:Q")
+    spreads = base.mark_rule(strokeWidth=1.4, color=COLOURS[1], yOffset=below).encode(
+        x=alt.X("low:Q", **x), x2="high:Q"
+    )
+    titles = base.mark_text(align="left", dy=-5).encode(x=alt.value(0), text="name:N")
     # Beyond the bar and its spread, where nothing covers it.
-    texts = base.mark_text(align="left").encode(x=alt.value(width + 4), text=alt.Text("recall:Q", format=".1f"))
-    layers = alt.layer(bars, spreads, texts, data=data(rows))
-    chart = layers.properties(width=width, height=alt.Step(15)).facet(
+    numbers = base.mark_text(align="left", dy=below).encode(
+        x=alt.value(width + 4), text=alt.Text("recall:Q", format=".1f")
+    )
+    layers = alt.layer(bars, spreads, titles, numbers, data=data(rows))
+    chart = layers.properties(width=width, height=alt.Step(25)).facet(
         row=alt.Row(
             "group:N",
             sort=[GROUP_NAMES[name] for name in groups],
             title=None,
-            header=alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelPadding=-7),
+            header=alt.Header(
+                labelAngle=0, labelOrient="top", labelAnchor="start", labelPadding=-5, labelFontWeight=600
+            ),
         ),
-        spacing=12,
+        spacing=14,
     )
     return styled(
         chart, "Recall of many, medium and few", about(runs, choice_said(candidates, runs) + seeds_said(runs))

@@ -8,9 +8,8 @@ import altair as alt
 import pandas as pd
 
 from longtail.lab.config import ConfigError
-from longtail.lab.experiments.paper import losses
 from longtail.lab.report.figures.runs import about, best_pair, choice_said, one_experiment, seeds_said
-from longtail.lab.report.theme import COLOURS, GREY, PLAIN, Chart, beta_name, data, palette, styled
+from longtail.lab.report.theme import COLOURS, GREY, PLAIN, WIDEST, Chart, beta_name, data, palette, styled
 
 __all__ = ["error_over_beta", "heatmap", "training_curves"]
 
@@ -18,6 +17,9 @@ Row = dict[str, Any]
 
 CURVES = 6
 """More would hide each other."""
+
+ROOM = WIDEST - 15
+"""Pixels for the cells of a heatmap and the names beside them."""
 
 
 def error_over_beta(frame: pd.DataFrame) -> Chart:
@@ -77,7 +79,7 @@ def _with_and_without(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs of losses that were trained both class-balanced and without class weights."""
     plain = runs["weighting"] == "uniform"
     with_term = (runs["weighting"] == "effective") & (runs["normalize"] == "classes") & runs["beta"].notna()
-    with_term &= runs["defer_reweighting"].isna() & runs["anneal_beta"].isna()
+    with_term &= runs["defer_reweighting"].isna()
     runs = runs[(plain | with_term) & runs["error"].notna()]
     names = [set(runs.loc[runs["weighting"] == kind, "loss_name"]) for kind in ("uniform", "effective")]
     chosen = runs[runs["loss_name"].isin(names[0] & names[1])].reset_index(drop=True)
@@ -159,21 +161,16 @@ def heatmap(frame: pd.DataFrame) -> Chart:
     runs = runs[runs["error"].notna()].reset_index(drop=True)
     if runs.empty:
         raise ConfigError("heatmap needs runs with a test error: there is none")
-    runs["row"] = runs["method"]
-    known = [loss.title for loss in losses()]
-    order = [name for name in known if name in set(runs["row"])]
-    order += [name for name in runs["row"].drop_duplicates() if name not in known]
+    order = runs["name"].drop_duplicates().tolist()
     found = runs["imbalance"].sort_values(ascending=False, na_position="last").unique()
     columns = [_imbalance(value) for value in found]
-    rows = _cells(_means(runs.assign(column=runs["imbalance"].map(_imbalance)), ["row", "column"]))
+    rows = _cells(_means(runs.assign(column=runs["imbalance"].map(_imbalance)), ["name", "column"]))
+    # Long names leave the cells just enough room for their numbers.
+    step = max(26, min(50, (ROOM - 5 * max(map(len, order))) // len(columns)))
     base = alt.Chart(data(rows)).encode(
         x=alt.X("column:N", sort=columns, title="imbalance", axis=alt.Axis(orient="top", labelAngle=0, **_BARE)),
-        y=alt.Y("row:N", sort=order, title=None, axis=alt.Axis(labelLimit=150, **_BARE)),
-        tooltip=[
-            alt.Tooltip("row:N", title="loss_γ_β"),
-            alt.Tooltip("column:N", title="imbalance"),
-            *_tips("error", "spread", "seeds"),
-        ],
+        y=alt.Y("name:N", sort=order, title=None, axis=alt.Axis(labelLimit=ROOM - step * len(columns), **_BARE)),
+        tooltip=[*_tips("name"), alt.Tooltip("column:N", title="imbalance"), *_tips("error", "spread", "seeds")],
     )
     cells = base.mark_rect().encode(color=alt.Color("fill:N", scale=None))
     frames = base.transform_filter("datum.best").mark_rect(
@@ -183,9 +180,8 @@ def heatmap(frame: pd.DataFrame) -> Chart:
     chart = cells + frames
     chart += base.transform_filter("!datum.best").mark_text().encode(**text)
     chart += base.transform_filter("datum.best").mark_text(fontWeight="bold").encode(**text)
-    room = 215 if max(map(len, order)) <= 18 else 170
-    chart = chart.properties(width=alt.Step(max(min(50, room // len(columns)), 28)), height=alt.Step(17))
-    said = f"test error (%), {seeds_said(runs, '')}; loss_γ_β; darker is worse in its column, frame: best"
+    chart = chart.properties(width=alt.Step(step), height=alt.Step(17))
+    said = f"test error (%), {seeds_said(runs, '')}; darker is worse in its column, frame: best"
     return styled(chart, "Test errors of all losses", about(runs, said))
 
 

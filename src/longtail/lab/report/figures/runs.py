@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from longtail.lab.config import LOSS_KWARGS, WEIGHT_FIELDS, ConfigError, shortest
+from longtail.lab.config import LOSS_KWARGS, WEIGHT_FIELDS, ConfigError, LossConfig, shortest
 from longtail.lab.experiments.aggregate import WEIGHTINGS
 from longtail.lab.experiments.results import SETTING, run_folder_of
-from longtail.lab.report.theme import PLAIN, beta_name
+from longtail.lab.report.theme import PLAIN
 from longtail.losses import LOSSES
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "series",
 ]
 
-OF_TERM = tuple(name for name in WEIGHT_FIELDS if name != "betas")
 OF_LOSS = ("loss", *LOSS_KWARGS, *WEIGHT_FIELDS)
 # A loss may be trained with a rate of its own, as the paper does on large data.
 FREE = (*OF_LOSS, "lr")
@@ -56,9 +55,12 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
     twice = runs[runs.duplicated([*OF_LOSS, *may_differ, "seed"], keep=False)]
     if not twice.empty:
         _refuse_several(twice, "lr")
+    losses = [_loss(row) for row in runs[list(OF_LOSS)].to_dict("records")]
+    per_class = [f"β per class{number}" for number in _numbered(runs)]
     runs = runs.assign(
-        loss_name=[_loss_name(row) for row in runs[["loss", *LOSS_KWARGS]].to_dict("records")],
-        term=[_term(*values) for values in zip(_betas_names(runs), *(runs[name] for name in OF_TERM), strict=True)],
+        loss_name=[_loss(row).title for row in runs[["loss", *LOSS_KWARGS]].to_dict("records")],
+        term=[loss.weights_title.replace("β per class", name) for loss, name in zip(losses, per_class, strict=True)],
+        method=[text.replace("β per class", name) for text, name in zip(runs["method"], per_class, strict=True)],
     )
     kinds = list(LOSSES)
     ranks = pd.DataFrame(
@@ -89,47 +91,27 @@ def _shown(value: Any) -> str:
     return "none" if not isinstance(value, tuple) and pd.isna(value) else shortest(value)
 
 
-def _loss_name(row: dict[str, Any]) -> str:
-    """The loss with its γ, and with what else is not as usual."""
-    usual = {name: value for name, value in LOSSES[row["loss"]].options.items() if name != "gamma"}
-    told = [] if pd.isna(row["gamma"]) else [f"γ {row['gamma']:g}"]
-    told += [f"{name} {row[name]:g}" for name, value in usual.items() if row[name] != value]
-    return ", ".join([row["loss"], *told])
+def _loss(row: dict[str, Any]) -> LossConfig:
+    given = {name: value for name, value in row.items() if isinstance(value, tuple) or not pd.isna(value)}
+    return LossConfig(**{"name" if name == "loss" else name: value for name, value in given.items()})
 
 
-def _betas_names(runs: pd.DataFrame) -> list[str]:
+def _numbered(runs: pd.DataFrame) -> list[str]:
     """A β for each class is too long a name: with several such lists, they have numbers."""
     lists = sorted({betas for betas in runs["betas"] if betas})
-    names = {betas: f" ({number} of {len(lists)})" for number, betas in enumerate(lists, start=1)}
-    return ["β of each class" + (names[betas] if betas and len(lists) > 1 else "") for betas in runs["betas"]]
-
-
-def _term(betas: str, weighting: str, beta: float, normalize: str, deferred: float) -> str:
-    """The class weights; how they are scaled, and when they begin, is told where it is not as in the paper."""
-    if weighting == "uniform":
-        return PLAIN
-    name = (
-        betas
-        if weighting == "effective" and pd.isna(beta)
-        else f"β {beta_name(beta)}"
-        if weighting == "effective"
-        else {"inverse": "1/n", "inverse_sqrt": "1/√n"}[weighting] + " weights"
-    )
-    name += "" if normalize == "classes" else ", per sample"
-    return name + ("" if pd.isna(deferred) else f", deferred to {deferred:g}")
+    numbers = {betas: f" ({number} of {len(lists)})" for number, betas in enumerate(lists, start=1)}
+    return [numbers[betas] if betas and len(lists) > 1 else "" for betas in runs["betas"]]
 
 
 def series(runs: pd.DataFrame) -> list[str]:
-    """A name for each run, no longer than what tells the losses and terms apart.
+    """A name for each run: that of its method, or of its class weights alone where these are all that differs.
 
     Example:
         >>> series(pd.DataFrame({"loss_name": ["softmax"] * 2, "term": ["no class weights", "β 0.9"]}))
         ['no class weights', 'β 0.9']
     """
-    if runs["loss_name"].nunique() == 1 and runs["term"].nunique() > 1:
-        return list(runs["term"])
-    pairs = zip(runs["loss_name"], runs["term"], strict=True)
-    return [loss if term == PLAIN else f"{loss}, {term}" for loss, term in pairs]
+    one_loss = runs["loss_name"].nunique() == 1 and runs["term"].nunique() > 1
+    return list(runs["term"] if one_loss else runs["method"])
 
 
 def best_pair(runs: pd.DataFrame) -> pd.DataFrame:
@@ -200,10 +182,10 @@ def load_epochs(folder: Path | str, frame: pd.DataFrame) -> pd.DataFrame:
         The rows of the complete runs, each as often as it was tested, with ``epoch`` and the ``error`` after it.
 
     Example:
-        >>> load_epochs("runs", pd.DataFrame({"run_id": [], "status": []})).empty
+        >>> load_epochs("runs", pd.DataFrame({"run_id": [], "status": [], "adjustment": []})).empty
         True
     """
-    runs = frame[frame["status"] == "complete"]
+    runs = frame[(frame["status"] == "complete") & frame["adjustment"].isna()]  # which have no epochs of their own
     tests = []
     for place, run_id in runs["run_id"].items():
         epochs = run_folder_of(folder, run_id).metrics()
