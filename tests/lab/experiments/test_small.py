@@ -80,9 +80,9 @@ def test_tables_are_written_from_the_records_alone_the_best_first(tmp_path):
         folder = write_run(tmp_path / "small" / "runs", run, error=error, recall=recall)
         data = {
             "train_counts": [5000, 1001, 1000, *[50] * 7],
-            "classes": [],
-            "mean": [],
-            "std": [],
+            "classes": list("abcdefghij"),
+            "mean": [0.0] * 3,
+            "std": [1.0] * 3,
             "image_shape": None,
         }
         (folder / "data.json").write_text(json.dumps(data))

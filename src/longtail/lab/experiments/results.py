@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -18,6 +17,7 @@ import pandas as pd
 from longtail.lab.config import OWN_OPTIONS, ConfigError, RunConfig, field_places
 from longtail.lab.experiments.published import published
 from longtail.lab.files import with_name, write_atomically
+from longtail.lab.training.checks import METRIC_LISTS, damage_named
 from longtail.lab.training.run_folder import RunFolder
 
 __all__ = [
@@ -36,9 +36,6 @@ COMPARED = ("error", "balanced_accuracy", "many", "medium", "few")
 
 METRICS = (*COMPARED[:1], "error_top5", *COMPARED[1:], "nll", "calibration_error", "train_loss")
 """Those that there are columns of even if no run is complete; other ones that runs have follow."""
-
-LISTS = ("recall", "calibration")
-"""Metrics that are lists: for each class, and for each bin of the confidence."""
 
 DTYPES = {int: "Int64", float: "float64", bool: "boolean", tuple: "object"}
 """Of columns, by the type of the field: all of them can miss values. Other fields are text."""
@@ -108,7 +105,7 @@ def load_results(runs: Path | str) -> pd.DataFrame:
         [['softmax_0.999', 'resnet8', 'unfinished', '0 of 200 epochs']]
     """
     rows = [_row(folder) for folder in _run_folders(Path(runs))]
-    metrics = dict.fromkeys((*METRICS, *(name for row in rows for name in row["metrics"] if name not in LISTS)))
+    metrics = dict.fromkeys((*METRICS, *(name for row in rows for name in row["metrics"] if name not in METRIC_LISTS)))
     versions = dict.fromkeys(name for row in rows for name in row["versions"])
     dtypes = {
         "run_id": "str",
@@ -118,7 +115,7 @@ def load_results(runs: Path | str) -> pd.DataFrame:
         **CONFIGURATION,
         "head_from": "str",
     }
-    dtypes |= dict.fromkeys((*metrics, "best_error", "seconds"), "float64") | dict.fromkeys(LISTS, "object")
+    dtypes |= dict.fromkeys((*metrics, "best_error", "seconds"), "float64") | dict.fromkeys(METRIC_LISTS, "object")
     dtypes |= dict.fromkeys(versions, "str") | {"published": "float64"}
     values = [row | row["metrics"] | row["versions"] for row in rows]
     return pd.DataFrame({name: _column([row.get(name) for row in values], dtype) for name, dtype in dtypes.items()})
@@ -168,23 +165,20 @@ def _row(path: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"run_id": with_name(path).name, "problem": None, "metrics": {}, "versions": {}}
     folder = RunFolder(path)
     try:
-        with _damage_named(folder.config_file):
+        with damage_named(folder.config_file):
             config = folder.config()
-            run_id, entry = config.run_id, published(config)
+            entry = published(config)
         row |= {"label": config.label, **_values(config), "published": entry and entry.error}
-        with _damage_named(folder.config_file):
+        with damage_named(folder.config_file):
             row["head_from"] = _head_from(path, config)
-        with _damage_named(folder.result_file):
-            result = folder.result()
-            outcome = None if result is None else _outcome(result, run_id)
-        failure = folder.failure() if outcome is None else None
+        result = folder.result()
+        failure = folder.failure() if result is None else None
         if failure is not None:
             return row | {"status": "failed", "problem": _line(failure["error"])}
-        with _damage_named(folder.metrics_file):
-            epochs = [_optional(epoch.get("error")) for epoch in folder.metrics()]
-        if outcome is not None:
-            return row | {"status": "complete"} | outcome
-        return row | {"status": "unfinished", "problem": f"{len(epochs)} of {config.optimizer.epochs} epochs"}
+        epochs = len(folder.metrics())
+        if result is not None:
+            return row | {"status": "complete"} | _outcome(result)
+        return row | {"status": "unfinished", "problem": f"{epochs} of {config.optimizer.epochs} epochs"}
     except (ConfigError, OSError) as error:
         # The name of the folder is in the row already.
         problem = str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is no run folder: it", "it")
@@ -205,57 +199,16 @@ def _head_from(path: Path, config: RunConfig) -> str | None:
     return parent.setting_id
 
 
-@contextlib.contextmanager
-def _damage_named(file: Path) -> Iterator[None]:
-    """Whatever is wrong with what a file holds becomes an error that names the file."""
-    try:
-        yield
-    except KeyError as missing:
-        raise ConfigError(f"{file} is damaged: it has no {missing.args[0]}") from None
-    except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        raise ConfigError(f"{file} is damaged: {error}") from None
-
-
-def _outcome(result: Any, run_id: str) -> dict[str, Any]:
-    """The values of a result; one that is not of the run, or not whole, is refused."""
-    if result["run_id"] != run_id:
-        raise ConfigError(f"result.json is of {result['run_id']}, but config.json of {run_id}")
+def _outcome(result: dict[str, Any]) -> dict[str, Any]:
+    """The values of a result."""
     # Of the last epoch alone are its seconds, and its learning rate, which has the name of a flag.
     final = {name: value for name, value in result["final"].items() if name not in (*CONFIGURATION, *OTHER, "epoch")}
-    lists = {name: _numbers(final.pop(name)) for name in LISTS if name in final}
-    error = _finite(final.pop("error"))
     return {
-        "metrics": {"error": error, **{name: _optional(value) for name, value in final.items()}, **lists},
-        "best_error": _finite(result["best_error"]),
-        "seconds": _finite(result["seconds"]),
+        "metrics": final,
+        "best_error": result["best_error"],
+        "seconds": result["seconds"],
         "versions": {f"version_{name}": str(value) for name, value in result["versions"].items()},
     }
-
-
-def _numbers(value: Any) -> list[Any] | None:
-    """A list of numbers, or of lists of numbers; each may be missing."""
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r:.60} is no list")
-    return [_numbers(part) if isinstance(part, list) else _optional(part) for part in value]
-
-
-def _optional(value: Any) -> float | None:
-    return None if value is None else _number(value)
-
-
-def _finite(value: Any) -> float:
-    """What every run has; other metrics may be infinite, or missing."""
-    if not math.isfinite(number := _number(value)):
-        raise ValueError(f"{number} is no number")
-    return number
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r:.60} is no number")
-    return float(value)
 
 
 def _line(text: object) -> str:
@@ -334,7 +287,7 @@ def write_results(frame: pd.DataFrame, path: Path | str) -> None:
     if ending == ".json":
         text = json.dumps(to_records(frame), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     else:
-        lists = [name for name in frame.columns if name in (*LISTS, "milestones", "betas")]
+        lists = [name for name in frame.columns if name in (*METRIC_LISTS, "milestones", "betas")]
         texts = {name: [_list_text(value) for value in frame[name]] for name in lists}
         text = frame.assign(**texts).to_csv(index=False, lineterminator="\n")
     write_atomically(path, text)

@@ -66,7 +66,7 @@ def train(
     if devices is not None:
         check_positive_integer("devices", devices)
     folder = RunFolder(options.runs / config.run_id)
-    if folder.result_file.exists():
+    if folder.result() is not None:
         if config.data.places_exist:  # another folder of the same name would have the result of this one
             folder.check_data(*open_data(config, options.data_dir))
         if console:
@@ -175,10 +175,10 @@ class Training:
         """
         # One after another: the first process moves damaged ones out of the way.
         if self.fabric.is_global_zero:
-            saved, notes = load_checkpoint(self.folder.path, State.CONTENT)
+            saved, notes = load_checkpoint(self.folder.path, State.check)
         self.fabric.barrier()
         if not self.fabric.is_global_zero:
-            saved, notes = load_checkpoint(self.folder.path, State.CONTENT)
+            saved, notes = load_checkpoint(self.folder.path, State.check)
         if saved and self.folder.data_file.exists():
             self.folder.check_data(self.dataset, subset)
         elif self.fabric.is_global_zero:
@@ -186,7 +186,7 @@ class Training:
         if saved:
             try:
                 self.state.restore(saved, self.network, self.optimizer, self.fabric)
-            except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
                 reason = " ".join(str(error).split())[:200]
                 raise ConfigError(f"the checkpoint in {self.folder.path} is of another network: {reason}") from None
         if self.state.epoch or self.state.step:

@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -25,6 +25,7 @@ from torch import nn
 from longtail.lab.config import ConfigError, DataConfig, RunConfig, with_values
 from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset
 from longtail.lab.files import with_name, write_atomically
+from longtail.lab.training.checks import check_data, check_epoch, check_result, damage_named
 from longtail.lab.training.errors import RunInUse, TrainingError
 
 __all__ = ["RunFolder"]
@@ -97,11 +98,16 @@ class RunFolder:
 
     def data(self) -> dict[str, Any]:
         """What was trained on: classes, images, how they were normalised."""
-        return _parsed(self.data_file, "classes", "train_counts", "mean", "std", "image_shape")
+        return _parsed(self.data_file, check_data)
 
     def result(self) -> dict[str, Any] | None:
         """What came out, if the run is complete."""
-        return _parsed(self.result_file, "run_id", "final", "seconds") if self.result_file.exists() else None
+        if not self.result_file.exists():
+            return None
+        content = _parsed(self.result_file, check_result)
+        if content["run_id"] != (run_id := self.config().run_id):
+            raise ConfigError(f"{self.result_file} is of {content['run_id']}, but config.json of {run_id}")
+        return content
 
     def check_finished(self) -> None:
         """Refuse a run whose network is not there yet."""
@@ -131,13 +137,12 @@ class RunFolder:
         lines = _read(self.metrics_file).splitlines()[:epochs] if self.metrics_file.exists() else []
         found = []
         for number, line in enumerate(lines, start=1):
-            try:
+            with damage_named(self.metrics_file, f" in line {number}"):
                 found.append(json.loads(line))
+                check_epoch(found[-1])
                 # A network whose last layer was only computed has one line, of the last epoch of the run it is from.
                 if found[-1]["epoch"] != number and (epochs or len(lines) > 1):
                     raise ValueError("it is of another epoch")
-            except (ValueError, KeyError, TypeError) as error:
-                raise ConfigError(f"{self.metrics_file} is damaged in line {number}: {error}") from None
         if epochs and len(found) < epochs:
             raise ConfigError(f"{self.metrics_file} is damaged: {len(found)} of {epochs} epochs are left")
         return found
@@ -190,7 +195,7 @@ class RunFolder:
             "run_id": config.run_id,
             "final": epochs[-1],
             "best_error": min(epoch["error"] for epoch in epochs if "error" in epoch),
-            "seconds": sum(epoch["seconds"] for epoch in epochs),
+            "seconds": sum(epoch.get("seconds", 0.0) for epoch in epochs),
             "processes": processes,
             "versions": versions(),
         }
@@ -216,7 +221,7 @@ class RunFolder:
 
     def failure(self) -> dict[str, Any] | None:
         """Why the run ended without a result, if it did."""
-        return _parsed(self.error_file, "error") if self.error_file.exists() else None
+        return _parsed(self.error_file, lambda content: content["error"]) if self.error_file.exists() else None
 
 
 def _files_sha256(dataset: ImageDataset) -> str | None:
@@ -245,14 +250,13 @@ def _read(path: Path) -> str:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _parsed(path: Path, *required: str) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is damaged: {error}") from None
-    missing = [name for name in required if not isinstance(content, dict) or name not in content]
-    if missing:
-        raise ConfigError(f"{path} is damaged: it has no {missing[0]}")
+def _parsed(path: Path, check: Callable[[Any], object]) -> dict[str, Any]:
+    text = _read(path)
+    with damage_named(path):
+        content: dict[str, Any] = json.loads(text)
+        if not isinstance(content, dict):
+            raise TypeError(f"{content!r:.60} is no object")
+        check(content)
     return content
 
 
