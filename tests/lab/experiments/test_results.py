@@ -160,7 +160,7 @@ def test_every_status_is_told_with_its_problem(tmp_path):
     assert problems["g-other"] == f"result.json is of {configs[0].run_id}, but config.json of {configs[6].run_id}"
     assert problems["h-rest"] == "it has no config.json"
     assert problems["i-half"].startswith("metrics.jsonl is damaged in line 2: ")
-    assert problems["j-error"] == "error.json is damaged: it has no error"
+    assert problems["j-error"] == "error.json is damaged: [] is no object"
     assert problems["k-short"] == "result.json is damaged: it has no error"
     assert problems["m-deep"].startswith("config.json is not valid JSON: ")
     assert problems["n-lock"] == "it has no config.json"

@@ -121,9 +121,9 @@ def test_tables_are_written_from_the_records_alone_the_best_first(tmp_path):
     data = {
         "classes": list("0123456789"),
         "train_counts": [5000, 1001, 1000, *[50] * 7],
-        "mean": [],
-        "std": [],
-        "image_shape": [],
+        "mean": [0.0] * 3,
+        "std": [1.0] * 3,
+        "image_shape": None,
     }
     for run in runs:
         recall = [0.9, 0.8 + 0.02 * run.seed, *[0.5] * 8]
@@ -153,7 +153,9 @@ def test_a_run_with_adjustments_is_one_record(tmp_path):
     (run,) = small_protocol("cifar10")[:1]
     path = write_run(tmp_path / "runs", run)
     (path / "metrics.jsonl").write_text("")
-    (path / "data.json").write_text('{"classes": [], "train_counts": [], "mean": [], "std": [], "image_shape": []}')
+    (path / "data.json").write_text(
+        '{"classes": ["a"], "train_counts": [1], "mean": [0], "std": [1], "image_shape": [1, 8, 8]}'
+    )
     adjustment = {"method": "tau_norm", "tau": 1.0, "final": result_of(run)["final"]}
     RunFolder(path).write_adjustment("tau_norm_1", adjustment)
     assert keep_records(tmp_path / "runs", tmp_path / "kept") == 1

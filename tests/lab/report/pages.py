@@ -35,5 +35,6 @@ def write_runs(folder, seeds=3, epochs=4):
 
 
 def write_data(path, names=NAMES, counts=COUNTS):
-    data = {"classes": list(names), "train_counts": list(counts), "mean": [], "std": [], "image_shape": None}
+    data = {"classes": list(names), "train_counts": list(counts), "image_shape": None}
+    data |= {"mean": [0.0] * 3, "std": [1.0] * 3}
     (path / "data.json").write_text(json.dumps(data))

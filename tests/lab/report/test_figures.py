@@ -54,7 +54,7 @@ def write_whole_run(runs, config, error, classes=10, names=STRANGE, counts=COUNT
     rng = np.random.default_rng(config.seed)
     metrics = {"recall": rng.random(classes).tolist(), "calibration": calibration_of(config.seed, 0.1)} | metrics
     folder = write_run(runs, config, error=error, few=float(rng.random()), **metrics)
-    data = {"classes": names, "train_counts": counts, "mean": [0.0], "std": [1.0], "image_shape": [3, 8, 8]}
+    data = {"classes": names, "train_counts": counts, "mean": [0.0] * 3, "std": [1.0] * 3, "image_shape": [3, 8, 8]}
     (folder / "data.json").write_text(json.dumps(data))
     epochs = [{"epoch": epoch, "error": error + 40 / epoch} for epoch in range(1, 6)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(epoch) + "\n" for epoch in epochs))

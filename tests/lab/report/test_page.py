@@ -246,7 +246,7 @@ def test_runs_whose_classes_are_not_known_have_no_table_of_them(tmp_path, damage
     [
         ("data.json", "{", "data.json is damaged: "),
         ("metrics.jsonl", "{", "metrics.jsonl is damaged in line 1: "),
-        ("metrics.jsonl", '{"epoch": 1, "error": "x"}', "metrics.jsonl is damaged: 'x' is no number"),
+        ("metrics.jsonl", '{"epoch": 1, "error": "x"}', "metrics.jsonl is damaged in line 1: 'x' is no number"),
         ("result.json", '"seconds": "x"', "result.json is damaged: 'x' is no number"),
     ],
 )

@@ -1,6 +1,7 @@
 """Checkpoints: one that is damaged, or something else, never costs one that is whole."""
 
 import os
+import shutil
 import zipfile
 
 import pytest
@@ -63,15 +64,29 @@ def test_several_processes_can_find_the_same_damage(tmp_path, monkeypatch):
     assert load_checkpoint(tmp_path)[0] == {"epoch": 1}
 
 
-@pytest.mark.parametrize("content", [{"epoch": 1}, [1, 2], torch.zeros(2), dict.fromkeys(State.CONTENT - {"rate"}, 0)])
-def test_a_file_of_another_form_falls_back_to_the_one_before_it(tmp_path, content):
-    whole = dict.fromkeys(State.CONTENT, 0)
-    save_checkpoint(tmp_path, whole)
+WHOLE = dict.fromkeys(State.CONTENT, 0) | {"rate": 0.1, "loss": torch.tensor(2.0)}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        *((other, "it is something else") for other in ({"epoch": 1}, [1, 2], torch.zeros(2))),
+        ({name: value for name, value in WHOLE.items() if name != "rate"}, "it is something else"),
+        (WHOLE | {"epoch": "x"}, "epoch is 'x'"),
+        (WHOLE | {"epoch": True}, "epoch is True"),
+        (WHOLE | {"step": -1}, "step is -1"),
+        (WHOLE | {"rate": None}, "rate is None"),
+        (WHOLE | {"loss": "x"}, "loss is 'x'"),
+        (WHOLE | {"loss": torch.zeros(2)}, "loss is tensor"),
+    ],
+)
+def test_a_file_of_another_form_falls_back_to_the_one_before_it(tmp_path, content, problem):
+    save_checkpoint(tmp_path, WHOLE)
     save_checkpoint(tmp_path, {})
     torch.save(content, tmp_path / "checkpoint.pt")
-    state, notes = load_checkpoint(tmp_path, State.CONTENT)
-    assert state == whole
-    assert "it is something else" in notes[0]
+    state, notes = load_checkpoint(tmp_path, State.check)
+    assert state == WHOLE
+    assert f"is damaged ({problem}" in notes[0]
 
 
 def test_a_failed_save_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
@@ -82,19 +97,42 @@ def test_a_failed_save_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
     assert load_checkpoint(tmp_path) == ({"epoch": 1}, [])
 
 
-@pytest.mark.parametrize("part", ["model", "optimizer"])
-def test_a_checkpoint_of_another_network_is_one_line(capsys, tmp_path, part):
-    config = small_config(epochs=2)
-    path = interrupted(tmp_path, config, 1)
+@pytest.fixture(scope="module")
+def after_one(tmp_path_factory):
+    return interrupted(tmp_path_factory.mktemp("begun"), small_config(epochs=2), 1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: state["model"].update({"fc.weight": torch.zeros(3, 3)}),
+        lambda state: state["model"].update({"fc.weight": "x"}),
+        lambda state: state.update({"model": 3}),
+        lambda state: state.update({"optimizer": 3}),
+        lambda state: state["optimizer"].update({"param_groups": []}),
+        lambda state: state["optimizer"].update({"state": {0: 3}}),
+        lambda state: state["optimizer"]["state"][0].update({"momentum_buffer": "x"}),
+        lambda state: state["optimizer"]["state"][0].update({"momentum_buffer": torch.zeros(3)}),
+    ],
+)
+def test_a_checkpoint_of_another_network_is_one_line(capsys, after_one, tmp_path, damage):
+    path = shutil.copytree(after_one, tmp_path / after_one.name)
     state, _ = load_checkpoint(path)
-    if part == "model":
-        state["model"]["fc.weight"] = torch.zeros(3, 3)
-    else:
-        state["optimizer"]["param_groups"] = []
+    damage(state)
     save_checkpoint(path, state)
     printed, error, code = run(capsys, "train", "--config", path, "--runs", tmp_path, "--accelerator", "cpu")
     assert (printed, code, error.count("\n")) == ("", 2, 1)
     assert f"the checkpoint in {path} is of another network" in error
+
+
+def test_a_checkpoint_does_not_say_how_to_train(after_one, tmp_path):
+    path = shutil.copytree(after_one, tmp_path / "runs" / after_one.name)
+    state, _ = load_checkpoint(path)
+    state["optimizer"]["param_groups"][0] |= {"momentum": "x", "weight_decay": 1e9}
+    save_checkpoint(path, state)
+    train(small_config(epochs=2), RunOptions(runs=path.parent))
+    whole = train(small_config(epochs=2), RunOptions(runs=tmp_path / "whole"))
+    assert RunFolder(path).model_file.read_bytes() == RunFolder(whole).model_file.read_bytes()
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_starts_anew_and_ends_alike(tmp_path):

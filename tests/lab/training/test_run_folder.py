@@ -30,6 +30,7 @@ from longtail.lab.training import (
     run_folder,
     train,
 )
+from tests.lab.cli.test_data import run
 from tests.lab.training.runs import no_room_for, small_config
 
 EPOCHS = 3
@@ -206,6 +207,9 @@ def put(number, text):
         (put(2, "2"), r"metrics\.jsonl is damaged in line 2: "),
         (put(2, "{}"), r"metrics\.jsonl is damaged in line 2: "),
         (put(1, ""), r"metrics\.jsonl is damaged in line 1: "),
+        (put(1, '{"epoch": 1, "seconds": "x"}'), r"metrics\.jsonl is damaged in line 1: 'x' is no number"),
+        (put(1, '{"epoch": 1, "error": null}'), r"metrics\.jsonl is damaged in line 1: None is no number"),
+        (put(2, '{"epoch": "x"}'), r"metrics\.jsonl is damaged in line 2: 'x' is no whole number"),
     ],
 )
 def test_damaged_metrics_are_refused_by_line(begun, damage, message):
@@ -235,6 +239,59 @@ def test_a_damaged_file_is_named(finished, name, content):
     with pytest.raises(ConfigError, match=name.replace(".", r"\.")) as error:
         load_run(finished)
     assert "\n" not in str(error.value)
+
+
+DAMAGE = [
+    ("data.json", {"mean": [None]}, "None is no number"),
+    ("data.json", {"mean": [1.0, 2.0]}, "mean [1.0, 2.0] and std"),
+    ("data.json", {"mean": 3}, "mean is 3, which is no list"),
+    ("data.json", {"std": [0.0]}, "std [0.0] cannot be"),
+    ("data.json", {"std": [float("nan")]}, "nan is no number"),
+    ("data.json", {"classes": 5}, "classes is 5, which is no list"),
+    ("data.json", {"classes": [5] * 10}, "classes are no names"),
+    ("data.json", {"classes": ["a"]}, "train_counts has 10 counts"),
+    ("data.json", {"train_counts": ["x"] * 10}, "'x' is no whole number"),
+    ("data.json", {"train_counts": [1.5] * 10}, "1.5 is no whole number"),
+    ("data.json", {"train_counts": [0] * 10}, "0 images"),
+    ("data.json", {"image_shape": "x"}, "image_shape is 'x', which is no list"),
+    ("data.json", {"image_shape": [1, 8]}, "image_shape is [1, 8]"),
+    ("data.json", {"image_shape": [1, 8, 0]}, "image_shape is [1, 8, 0]"),
+    ("data.json", {"image_shape": [1, 8, None]}, "None is no whole number"),
+    ("data.json", {"locations": 5}, "'int' object has no attribute 'items'"),
+    ("data.json", {"locations": {"path": 5}}, "path is 5, which is no path"),
+    ("result.json", {"final": {}}, "it has no error"),
+    ("result.json", {"final": 3}, "'int' object has no attribute 'items'"),
+    ("result.json", {"final": {"error": "x"}}, "'x' is no number"),
+    ("result.json", {"final": {"error": 5.0}}, "it has no balanced_accuracy"),
+    ("result.json", {"final": {"error": 5.0, "balanced_accuracy": 0.5}}, "it has no many"),
+    ("result.json", {"final": {"error": 5.0, "balanced_accuracy": None}}, "None is no number"),
+    ("result.json", {"final": {"error": 5.0, "recall": 3}}, "3 is no list"),
+    ("result.json", {"best_error": None}, "None is no number"),
+    ("result.json", {"versions": 3}, "'int' object has no attribute 'items'"),
+    ("result.json", {"run_id": 3}, "result.json is of 3, but config.json of"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "problem"), DAMAGE)
+def test_a_wrong_value_in_a_file_is_one_line_of_every_command(capsys, finished, name, values, problem):
+    content = json.loads((finished / name).read_text())
+    (finished / name).write_text(json.dumps(content | values))
+    image = finished.parent / "image.png"
+    Image.new("L", (8, 8)).save(image)
+    commands = [("evaluate", finished), ("predict", finished, image), ("rebalance", finished, "--method", "tau_norm")]
+    if name == "result.json":
+        commands.append(("train", "--config", finished, "--runs", finished.parent))
+    for words in commands:
+        printed, error, code = run(capsys, *words)
+        assert (printed, code, error.count("\n")) == ("", 2, 1), words
+        assert name in error
+        assert problem in error
+    printed, error, code = run(capsys, "results", finished.parent)
+    assert code == 0
+    if name == "result.json":
+        assert error.startswith(f"damaged: {finished.name}: {name} is")
+        assert problem in error
+    assert run(capsys, "report", finished.parent, "-o", finished.parent / "page.html")[2] == 0
 
 
 def test_weights_of_another_run_are_refused(finished, tmp_path):

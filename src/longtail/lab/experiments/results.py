@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
 import os
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -17,6 +16,7 @@ import pandas as pd
 from longtail.lab.config import LOSS_KWARGS, ConfigError, RunConfig, leaves, shortest
 from longtail.lab.experiments.published import published
 from longtail.lab.files import with_name, write_atomically
+from longtail.lab.training.checks import METRIC_LISTS, damage_named
 from longtail.lab.training.run_folder import LOCATIONS, RunFolder
 
 __all__ = [
@@ -37,9 +37,6 @@ METRICS = (*COMPARED[:1], "error_top5", *COMPARED[1:], "nll", "calibration_error
 """Those that there are columns of even if no run is complete; other ones that runs have follow."""
 
 ADJUSTMENTS = {"tau_norm": "τ-norm", "logit_adjustment": "logit adjustment"}
-
-LISTS = ("recall", "calibration")
-"""Metrics that are lists: for each class, and for each bin of the confidence."""
 
 DTYPES = {int: "Int64", float: "float64", bool: "boolean", tuple: "object"}
 """Of columns, by the type of the field: all of them can miss values. Other fields are text."""
@@ -120,7 +117,7 @@ def load_results(runs: Path | str) -> pd.DataFrame:
         [['softmax', 'resnet8', 'unfinished', '0 of 200 epochs']]
     """
     rows = [row for folder in _run_folders(Path(runs)) for row in _rows(folder)]
-    metrics = dict.fromkeys((*METRICS, *(name for row in rows for name in row["metrics"] if name not in LISTS)))
+    metrics = dict.fromkeys((*METRICS, *(name for row in rows for name in row["metrics"] if name not in METRIC_LISTS)))
     versions = dict.fromkeys(name for row in rows for name in row["versions"])
     dtypes = {
         "run_id": "str",
@@ -131,7 +128,7 @@ def load_results(runs: Path | str) -> pd.DataFrame:
         "weights_from": "str",
         "adjustment": "str",
     }
-    dtypes |= dict.fromkeys((*metrics, "best_error", "seconds"), "float64") | dict.fromkeys(LISTS, "object")
+    dtypes |= dict.fromkeys((*metrics, "best_error", "seconds"), "float64") | dict.fromkeys(METRIC_LISTS, "object")
     dtypes |= dict.fromkeys(versions, "str") | {"published": "float64"}
     values = [row | row["metrics"] | row["versions"] for row in rows]
     return pd.DataFrame({name: _column([row.get(name) for row in values], dtype) for name, dtype in dtypes.items()})
@@ -188,11 +185,10 @@ def _adjusted(run: dict[str, Any], path: Path, file: Path) -> dict[str, Any]:
     changed: dict[str, Any] = {"adjustment": file.stem, "metrics": {}, "published": None}
     row = run | changed | {"best_error": None, "seconds": None}
     try:
-        with _damage_named(file):
-            found = RunFolder(path).adjustment(file.stem)
-            name = ADJUSTMENTS.get(found["method"], found["method"])
-            row["method"] = f"{run['method']}, {name} τ {shortest(_finite(found['tau']))}"
-            metrics = _final_metrics(found["final"])
+        found = RunFolder(path).adjustment(file.stem)
+        name = ADJUSTMENTS.get(found["method"], found["method"])
+        row["method"] = f"{run['method']}, {name} τ {shortest(found['tau'])}"
+        metrics = _final_metrics(found["final"])
         return row | {"metrics": metrics, "best_error": metrics["error"]}
     except (ConfigError, OSError) as error:
         return row | {"status": "damaged", "problem": _problem(error, path)}
@@ -203,22 +199,19 @@ def _row(path: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"run_id": with_name(path).name, "problem": None, "metrics": {}, "versions": {}}
     folder = RunFolder(path)
     try:
-        with _damage_named(folder.config_file):
+        with damage_named(folder.config_file):
             config = folder.config()
-            run_id, entry = config.run_id, published(config)
+            entry = published(config)
         row |= {"method": config.title, **_values(config), "published": entry and entry.error}
         row["weights_from"] = _weights_from(path, config)
-        with _damage_named(folder.result_file):
-            result = folder.result()
-            outcome = None if result is None else _outcome(result, run_id)
-        failure = folder.failure() if outcome is None else None
+        result = folder.result()
+        failure = folder.failure() if result is None else None
         if failure is not None:
             return row | {"status": "failed", "problem": _line(failure["error"])}
-        with _damage_named(folder.metrics_file):
-            epochs = [_optional(epoch.get("error")) for epoch in folder.metrics()]
-        if outcome is not None:
-            return row | {"status": "complete"} | outcome
-        return row | {"status": "unfinished", "problem": f"{len(epochs)} of {config.optimizer.epochs} epochs"}
+        epochs = len(folder.metrics())
+        if result is not None:
+            return row | {"status": "complete"} | _outcome(result)
+        return row | {"status": "unfinished", "problem": f"{epochs} of {config.optimizer.epochs} epochs"}
     except (ConfigError, OSError) as error:
         return row | {"status": "damaged", "problem": _problem(error, path)}
 
@@ -238,62 +231,19 @@ def _weights_from(path: Path, config: RunConfig) -> str | None:
         return config.model.weights
 
 
-@contextlib.contextmanager
-def _damage_named(file: Path) -> Iterator[None]:
-    """Whatever is wrong with what a file holds becomes an error that names the file."""
-    try:
-        yield
-    except KeyError as missing:
-        raise ConfigError(f"{file} is damaged: it has no {missing.args[0]}") from None
-    except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        raise ConfigError(f"{file} is damaged: {error}") from None
-
-
-def _outcome(result: Any, run_id: str) -> dict[str, Any]:
-    """The values of a result; one that is not of the run, or not whole, is refused."""
-    if result["run_id"] != run_id:
-        raise ConfigError(f"result.json is of {result['run_id']}, but config.json of {run_id}")
+def _outcome(result: dict[str, Any]) -> dict[str, Any]:
+    """The values of a result."""
     return {
         "metrics": _final_metrics(result["final"]),
-        "best_error": _finite(result["best_error"]),
-        "seconds": _finite(result["seconds"]),
+        "best_error": result["best_error"],
+        "seconds": result["seconds"],
         "versions": {f"version_{name}": str(value) for name, value in result["versions"].items()},
     }
 
 
-def _final_metrics(final: Any) -> dict[str, Any]:
+def _final_metrics(final: dict[str, Any]) -> dict[str, Any]:
     # Not of the run as a whole: the seconds of the last epoch, its learning rate.
-    left_out = (*CONFIGURATION, *OTHER, "epoch", "images")
-    final = {name: value for name, value in final.items() if name not in left_out}
-    lists = {name: _numbers(final.pop(name)) for name in LISTS if name in final}
-    error = _finite(final.pop("error"))
-    return {"error": error, **{name: _optional(value) for name, value in final.items()}, **lists}
-
-
-def _numbers(value: Any) -> list[Any] | None:
-    """A list of numbers, or of lists of numbers; each may be missing."""
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r:.60} is no list")
-    return [_numbers(part) if isinstance(part, list) else _optional(part) for part in value]
-
-
-def _optional(value: Any) -> float | None:
-    return None if value is None else _number(value)
-
-
-def _finite(value: Any) -> float:
-    """What every run has; other metrics may be infinite, or missing."""
-    if not math.isfinite(number := _number(value)):
-        raise ValueError(f"{number} is no number")
-    return number
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r:.60} is no number")
-    return float(value)
+    return {name: value for name, value in final.items() if name not in (*CONFIGURATION, *OTHER, "epoch")}
 
 
 def _line(text: object) -> str:
@@ -372,7 +322,7 @@ def write_results(frame: pd.DataFrame, path: Path | str) -> None:
     if ending == ".json":
         text = json.dumps(to_records(frame), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     else:
-        lists = [name for name in frame.columns if name in (*LISTS, "milestones", "betas")]
+        lists = [name for name in frame.columns if name in (*METRIC_LISTS, "milestones", "betas")]
         texts = {name: [_list_text(value) for value in frame[name]] for name in lists}
         text = frame.assign(**texts).to_csv(index=False, lineterminator="\n")
     write_atomically(path, text)

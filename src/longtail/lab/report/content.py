@@ -150,11 +150,9 @@ def _classes(part: DataFrame, runs: Path) -> Classes | None:
     for run_id in part["run_id"]:
         try:
             data = run_folder_of(runs, run_id).data()
-            names, counts = [str(name) for name in data["classes"]], [int(count) for count in data["train_counts"]]
-        except (ConfigError, TypeError, ValueError):
+        except ConfigError:
             continue
-        if len(names) == len(counts) and min(counts, default=-1) >= 0 and any(counts):
-            return Classes(names, counts)
+        return Classes(data["classes"], data["train_counts"])
     return None
 
 

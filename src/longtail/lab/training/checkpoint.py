@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import zipfile
-from collections.abc import Set
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,16 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
             os.replace(folder / LATEST, folder / PREVIOUS)
 
 
-def load_checkpoint(folder: Path, required: Set[str] = frozenset()) -> tuple[dict[str, Any] | None, list[str]]:
-    """The latest state that is whole and has what is required, if there is one, and what was wrong with the others.
+def load_checkpoint(
+    folder: Path, check: Callable[[dict[str, Any]], object] = dict
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """The latest state that is whole, if there is one, and what was wrong with the others.
 
     Loading runs no code that a file may hold.
+
+    Args:
+        folder: of the run.
+        check: what raises an error of a state that is something else.
     """
     notes: list[str] = []
     there = [folder / name for name in (LATEST, PREVIOUS) if (folder / name).exists()]
@@ -47,8 +53,9 @@ def load_checkpoint(folder: Path, required: Set[str] = frozenset()) -> tuple[dic
             if damaged:
                 raise ValueError(f"checksum of {damaged}")
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            if not isinstance(state, dict) or not required <= set(state):
-                raise ValueError("it is something else")
+            if not isinstance(state, dict):
+                raise TypeError("it is something else")
+            check(state)
             return state, notes
         except Exception as error:  # a damaged file can raise anything
             reason = " ".join(str(error).split())[:100] or type(error).__name__

@@ -181,7 +181,7 @@ def adjust_run(path: Path | str, method: str, tau: float = 1.0, data_dir: Path |
     if method == "logit_adjustment" and run.config.loss.name == "logit_adjusted":
         raise ConfigError("logit_adjustment would correct twice: balanced softmax did so in training")
     adjust_(run.model.fc, method, tau, run.counts)  # type: ignore[arg-type]
-    found = evaluate_run(run, data_dir=data_dir)
+    found = {name: value for name, value in evaluate_run(run, data_dir=data_dir).items() if name != "images"}
     slug = f"{method}_{shortest(float(tau))}"
     content = {"method": method, "tau": float(tau), "final": found, "versions": versions()}
     return folder.write_adjustment(slug, content)

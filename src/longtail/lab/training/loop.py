@@ -138,7 +138,7 @@ def _probe_images(config: RunConfig, dataset: ImageDataset) -> Tensor:
 
 def _complete(config: RunConfig, options: RunOptions, console: Console | None) -> Path | None:
     folder = RunFolder(options.runs / config.run_id)
-    if not folder.result_file.exists():
+    if folder.result() is None:
         return None
     if console:
         console.print(f"{folder.path} is already complete", soft_wrap=True)
@@ -210,10 +210,10 @@ class Training:
         """Resume from the last checkpoint, if there is one, and say what was wrong with others."""
         # One after another: the first process moves damaged ones out of the way.
         if self.fabric.is_global_zero:
-            saved, notes = load_checkpoint(self.folder.path, State.CONTENT)
+            saved, notes = load_checkpoint(self.folder.path, State.check)
         self.fabric.barrier()
         if not self.fabric.is_global_zero:
-            saved, notes = load_checkpoint(self.folder.path, State.CONTENT)
+            saved, notes = load_checkpoint(self.folder.path, State.check)
         if saved and self.folder.data_file.exists():
             self.folder.check_data(self.dataset, subset)
         elif self.fabric.is_global_zero:
@@ -221,7 +221,7 @@ class Training:
         if saved:
             try:
                 self.state.restore(saved, self.network, self.optimizer, self.fabric)
-            except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
                 reason = " ".join(str(error).split())[:200]
                 raise ConfigError(f"the checkpoint in {self.folder.path} is of another network: {reason}") from None
         if self.state.epoch or self.state.step:

@@ -9,7 +9,7 @@ import json
 import platform
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +24,7 @@ from longtail.lab.config import ConfigError, RunConfig, leaves, with_fields
 from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset
 from longtail.lab.files import write_atomically
 from longtail.lab.locks import Lock
+from longtail.lab.training.checks import check_adjustment, check_data, check_epoch, check_result, damage_named
 from longtail.lab.training.errors import RunInUse, TrainingError
 
 __all__ = ["RunFolder"]
@@ -116,11 +117,16 @@ class RunFolder:
 
     def data(self) -> dict[str, Any]:
         """What was trained on: classes, images, how they were normalised."""
-        return _parsed(self.data_file, "classes", "train_counts", "mean", "std", "image_shape")
+        return _parsed(self.data_file, check_data)
 
     def result(self) -> dict[str, Any] | None:
         """What came out, if the run is complete."""
-        return _parsed(self.result_file, "run_id", "final", "seconds") if self.result_file.exists() else None
+        if not self.result_file.exists():
+            return None
+        content = _parsed(self.result_file, check_result)
+        if content["run_id"] != (run_id := self.config().run_id):
+            raise ConfigError(f"{self.result_file} is of {content['run_id']}, but config.json of {run_id}")
+        return content
 
     def check_finished(self) -> None:
         """Refuse a run whose network is not there yet."""
@@ -129,10 +135,10 @@ class RunFolder:
 
     def check_model(self) -> str:
         """Refuse weights that are not those the run ended with, and return their SHA-256."""
-        expected: str = _parsed(self.result_file, "model_sha256")["model_sha256"]
+        expected = _parsed(self.result_file, lambda content: content["model_sha256"])["model_sha256"]
         if _sha256(self.model_file) != expected:
             raise ConfigError(f"{self.model_file} is damaged: its SHA-256 is not that of {self.result_file}")
-        return expected
+        return str(expected)
 
     def load_weights(self, network: nn.Module) -> None:
         """Load the weights of this run into its network; loading runs no code that the file may hold."""
@@ -152,12 +158,11 @@ class RunFolder:
         lines = _read(self.metrics_file).splitlines()[:epochs] if self.metrics_file.exists() else []
         found = []
         for number, line in enumerate(lines, start=1):
-            try:
+            with damage_named(self.metrics_file, f" in line {number}"):
                 found.append(json.loads(line))
+                check_epoch(found[-1])
                 if found[-1]["epoch"] != number:
                     raise ValueError("it is of another epoch")
-            except (ValueError, KeyError, TypeError) as error:
-                raise ConfigError(f"{self.metrics_file} is damaged in line {number}: {error}") from None
         if epochs and len(found) < epochs:
             raise ConfigError(f"{self.metrics_file} is damaged: {len(found)} of {epochs} epochs are left")
         return found
@@ -207,7 +212,7 @@ class RunFolder:
             "run_id": config.run_id,
             "final": epochs[-1],
             "best_error": min(epoch["error"] for epoch in epochs if "error" in epoch),
-            "seconds": sum(epoch["seconds"] for epoch in epochs),
+            "seconds": sum(epoch.get("seconds", 0.0) for epoch in epochs),
             "model_sha256": hashlib.sha256(model).hexdigest(),
             "processes": processes,
             "versions": versions(),
@@ -232,7 +237,7 @@ class RunFolder:
         if not path.exists():
             there = ", ".join(sorted(each.stem for each in path.parent.glob("*.json"))) or "none"
             raise ConfigError(f"{self.path} has no adjustment {slug!r}; it has {there}")
-        return _parsed(path, "method", "tau", "final")
+        return _parsed(path, check_adjustment)
 
     def record_failure(self, config: RunConfig, error: BaseException | str) -> None:
         """Keep why the run ended without a result, where there is room for it; one that succeeds later removes it."""
@@ -253,7 +258,7 @@ class RunFolder:
 
     def failure(self) -> dict[str, Any] | None:
         """Why the run ended without a result, if it did."""
-        return _parsed(self.error_file, "error") if self.error_file.exists() else None
+        return _parsed(self.error_file, lambda content: content["error"]) if self.error_file.exists() else None
 
 
 def _sha256(path: Path) -> str:
@@ -282,12 +287,11 @@ def _read(path: Path) -> str:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _parsed(path: Path, *required: str) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is damaged: {error}") from None
-    missing = [name for name in required if not isinstance(content, dict) or name not in content]
-    if missing:
-        raise ConfigError(f"{path} is damaged: it has no {missing[0]}")
+def _parsed(path: Path, check: Callable[[Any], object]) -> dict[str, Any]:
+    text = _read(path)
+    with damage_named(path):
+        content: dict[str, Any] = json.loads(text)
+        if not isinstance(content, dict):
+            raise TypeError(f"{content!r:.60} is no object")
+        check(content)
     return content

@@ -63,6 +63,19 @@ class State:
                 f"{self.rates[step]:g}: {ADVICE}"
             )
 
+    @classmethod
+    def check(cls, content: dict[str, Any]) -> None:
+        """Refuse what is not the content of a checkpoint."""
+        if not set(content) >= cls.CONTENT:
+            raise ValueError("it is something else")
+        for name in ("epoch", "step"):
+            if type(content[name]) is not int or content[name] < 0:
+                raise TypeError(f"{name} is {content[name]!r:.60}")
+        if not isinstance(content["rate"], float):
+            raise TypeError(f"rate is {content['rate']!r:.60}")
+        if not isinstance(content["loss"], Tensor) or content["loss"].ndim:
+            raise TypeError(f"loss is {content['loss']!r:.60}")
+
     def content(self, network: nn.Module, optimizer: Any, fabric: Fabric) -> dict[str, Any]:
         """All that is needed to go on."""
         return {
@@ -81,7 +94,14 @@ class State:
         if fabric.is_global_zero:
             self.loss += content["loss"].to(self.loss.device)
         network.load_state_dict(content["model"])
+        settings = [{**group, "params": None} for group in optimizer.param_groups]
         optimizer.load_state_dict(content["optimizer"])
+        for group, setting in zip(optimizer.param_groups, settings, strict=True):
+            group.update(setting | {"params": group["params"]})  # the configuration's, whatever the file says
+        for parameter, kept in optimizer.state.items():
+            for name, value in kept.items():
+                if value is not None and (not isinstance(value, Tensor) or value.shape != parameter.shape):
+                    raise TypeError(f"{name} of the optimizer is {value!r:.60}")
         fabric.strategy.precision.load_state_dict(content["precision"])
 
 
