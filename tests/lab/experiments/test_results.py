@@ -491,7 +491,7 @@ def test_an_adjustment_is_a_row_beside_its_run(tmp_path):
     ("content", "problem"),
     [
         ("{", "adjustments/tau_norm_1.json is damaged: "),
-        ("[]", "adjustments/tau_norm_1.json is damaged: it has no method"),
+        ("[]", "adjustments/tau_norm_1.json is damaged: [] is no object"),
         ('{"method": "tau_norm", "tau": 1, "final": {}}', "adjustments/tau_norm_1.json is damaged: it has no error"),
         ('{"method": "tau_norm", "tau": [], "final": {"error": 1}}', "adjustments/tau_norm_1.json is damaged: "),
     ],

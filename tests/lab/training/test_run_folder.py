@@ -278,7 +278,7 @@ def test_a_wrong_value_in_a_file_is_one_line_of_every_command(capsys, finished, 
     (finished / name).write_text(json.dumps(content | values))
     image = finished.parent / "image.png"
     Image.new("L", (8, 8)).save(image)
-    commands = [("evaluate", finished), ("predict", finished, image), ("rebalance", finished, "--method", "tau_norm")]
+    commands = [("evaluate", finished), ("predict", finished, image), ("adjust", finished, "--method", "tau_norm")]
     if name == "result.json":
         commands.append(("train", "--config", finished, "--runs", finished.parent))
     for words in commands:
@@ -354,15 +354,14 @@ def test_outputs_that_are_no_numbers_are_refused(finished, tmp_path, value):
         assert "\n" not in str(error.value)
 
 
-def test_a_run_without_a_result_is_not_loaded(finished, monkeypatch):
+def test_a_run_without_a_result_is_not_loaded(finished, monkeypatch, capsys):
     (finished / "result.json").unlink()
-    with pytest.raises(
-        ConfigError, match=rf"is not finished: longtail train --config {finished} --runs {finished.parent} "
-    ):
+    with pytest.raises(ConfigError, match=rf"{finished} is not finished: resume its training first"):
         load_run(finished)
+    resume = f"is not finished: resume its training first: longtail train --config {{}} --runs {finished.parent}\n"
+    assert run(capsys, "evaluate", finished)[1].endswith(resume.format(finished))
     monkeypatch.chdir(finished)
-    with pytest.raises(ConfigError, match=rf"is not finished: longtail train --config \. --runs {finished.parent} "):
-        load_run(".")
+    assert run(capsys, "evaluate", ".")[1] == "error: . " + resume.format(".")
 
 
 def test_a_file_that_cannot_be_written_is_named_whatever_failed(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from shlex import quote
 
 import longtail
 from longtail.lab.cli.escape import escaped
@@ -73,13 +74,17 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """What an error says: of fields that flags set, in flags."""
+    """What an error says: of fields that flags set, in flags, and with the command that resumes an unfinished run."""
     try:
         from longtail.lab.cli.arguments import in_flags
         from longtail.lab.config import FileError
     except ImportError:  # without the extra lab
         return str(error)
-    return str(error) if isinstance(error, FileError) else in_flags(str(error))
+    text = str(error) if isinstance(error, FileError) else in_flags(str(error))
+    if type(error).__name__ == "NotFinished":  # whose module is slow to import
+        path = error.path  # type: ignore[attr-defined]
+        text += f": longtail train --config {quote(str(path))} --runs {quote(str(path.absolute().parent))}"
+    return text
 
 
 def _is_first_process() -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from longtail.lab.config import ConfigError
 
-__all__ = ["Interrupted", "RunInUse", "TrainingError"]
+__all__ = ["Interrupted", "NotFinished", "RunInUse", "TrainingError"]
 
 
 class TrainingError(RuntimeError):
@@ -27,6 +29,20 @@ class Interrupted(Exception):  # noqa: N818 - it is no error
     """
 
     exit_code = 130
+
+
+class NotFinished(ConfigError):  # noqa: N818 - it may become so
+    """A run that is not complete yet.
+
+    Example:
+        >>> raise NotFinished(Path("runs/a"))
+        Traceback (most recent call last):
+        longtail.lab.training.errors.NotFinished: runs/a is not finished: resume its training first
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is not finished: resume its training first")
+        self.path = path
 
 
 class RunInUse(ConfigError):  # noqa: N818 - another process trains it, which is no error

@@ -25,7 +25,7 @@ from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset
 from longtail.lab.files import write_atomically
 from longtail.lab.locks import Lock
 from longtail.lab.training.checks import check_adjustment, check_data, check_epoch, check_result, damage_named
-from longtail.lab.training.errors import RunInUse, TrainingError
+from longtail.lab.training.errors import NotFinished, RunInUse, TrainingError
 
 __all__ = ["RunFolder"]
 
@@ -131,7 +131,7 @@ class RunFolder:
     def check_finished(self) -> None:
         """Refuse a run whose network is not there yet."""
         if self.result() is None:
-            raise ConfigError(f"{self.path} is not finished: longtail train resumes it from its config.json")
+            raise NotFinished(self.path)
 
     def check_model(self) -> str:
         """Refuse weights that are not those the run ended with, and return their SHA-256."""
