@@ -14,19 +14,20 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from longtail.lab.cli.arguments import command_for
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions
 from longtail.lab.data import FoldOptions, SubsetOptions
 from longtail.lab.experiments import ExecutorOptions, SearchOptions, tune
 from longtail.lab.experiments.journal import Journal
 from longtail.lab.experiments.task import Outcome
-from longtail.lab.recipes import cifar, train_command
+from longtail.lab.recipes import cifar
 from longtail.lab.training import RunFolder, TrainingError
 from tests.lab.experiments.sweeps import command, end, starts, wait_for
 
 
 def configure(loss):
     data = DataConfig(subset=SubsetOptions(imbalance=20.0), fold=FoldOptions(folds=5))
-    return replace(cifar(data, loss, 2), model="resnet8")
+    return replace(cifar(data, loss, 2), model=ModelConfig(name="resnet8"))
 
 
 class Scored:
@@ -158,7 +159,7 @@ def test_betas_that_look_alike_are_two(scored):
 
 def test_other_losses_can_be_tuned_too():
     search = SearchOptions(losses=("ldam", "softmax_focal"), betas=(0.9,), gammas=(1.0, 2.0))
-    labels = [loss.label for loss in search.space()]
+    labels = [loss.slug for loss in search.space()]
     plain = ["softmax_focal_1", "softmax_focal_2", "ldam"]
     assert labels == [name for each in plain for name in (each, f"{each}_0.9")]
 
@@ -166,15 +167,15 @@ def test_other_losses_can_be_tuned_too():
 def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
     def bump(loss):
         prototypes = 1 / (1 - (loss.beta or 0))
-        return 0.8 - 0.05 * (np.log10(prototypes) - 3) ** 2 - 0.02 * (loss.loss != "focal")
+        return 0.8 - 0.05 * (np.log10(prototypes) - 3) ** 2 - 0.02 * (loss.name != "focal")
 
     result, _ = scored(noisy(bump, noise=0.002), search="tpe", trials=30)
     assert len(result.candidates) == 30
     plain = [each.loss for each in result.candidates if each.loss.weighting == "uniform"]
-    assert sorted(loss.loss for loss in plain) == ["focal", "sigmoid", "softmax"]
+    assert sorted(loss.name for loss in plain) == ["focal", "sigmoid", "softmax"]
     for each in result.candidates:
         assert each.loss in plain or 1 < 1 / (1 - each.loss.beta) <= 1e5 + 1
-        assert (each.loss.gamma is not None) == (each.loss.loss == "focal")
+        assert (each.loss.gamma is not None) == (each.loss.name == "focal")
         assert each.loss.gamma is None or 0 <= each.loss.gamma <= 3
         assert len(each.loss.slug) <= len("softmax_focal_1.23_0.999988")
     assert 100 <= 1 / (1 - result.winner.loss.beta) <= 10_000
@@ -225,7 +226,7 @@ def test_again_nothing_is_searched(scored):
     assert [config.data.fold.fold for config in executor.trained] == [None]
     assert second.candidates == first.candidates
     record = json.loads((second.folder / "result.json").read_text())
-    assert record["winner"]["method"] == "focal_1_0.999"
+    assert record["winner"]["title"] == "class-balanced focal, β 0.999, γ 1"
     assert RunConfig.from_json(json.dumps(record["config"])) == second.winner
 
 
@@ -239,8 +240,8 @@ def test_again_nothing_is_searched(scored):
         ({"losses": ("focal",), "gammas": ()}, "gammas must have a value for focal"),
         ({"losses": ("softmax", "focal"), "gammas": ()}, "gammas must have a value for focal"),
         ({"search": "tpe", "losses": ("softmax", "ldam"), "trials": 1}, "trials must be at least 2"),
-        ({"trials": 3}, "trials would do nothing in the search grid"),
-        ({"search": "tpe", "betas": (0.5,)}, "betas would do nothing in the search tpe"),
+        ({"trials": 3}, "trials has no effect with search grid"),
+        ({"search": "tpe", "betas": (0.5,)}, "betas has no effect with search tpe"),
         ({"search": "tpe", "trials": 0}, "trials"),
         ({"prune_threshold": 2.0}, "prune_threshold"),
     ],
@@ -251,7 +252,7 @@ def test_bad_options_are_refused_by_name(values, message):
 
 
 def test_a_single_fold_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="fold 1 would do nothing"):
+    with pytest.raises(ConfigError, match="fold must not be given: all folds are tried"):
         tune(lambda loss: replace(configure(loss), data=DataConfig(fold=FoldOptions(folds=3, fold=1))))
 
 
@@ -330,7 +331,7 @@ def test_a_search_that_is_killed_goes_on_and_two_processes_share_one(tmp_path):
     shutil.rmtree(runs)
     code, out, errors = end(command(*TUNE, folder=tmp_path))
     assert code == 0, errors
-    assert out.rstrip().endswith(train_command(config))
+    assert out.rstrip().endswith(command_for(config))
     alone = json.loads(next(runs.glob("tune/*/result.json")).read_text())
     for result in (alone, results[0]):
         for name in ("seconds", "images_per_second"):
@@ -342,7 +343,7 @@ def test_the_command_that_is_printed_trains_the_same_run(tmp_path):
     config = replace(configure(LossConfig(name="focal", gamma=0.25, beta=0.9997)), test_every=0, seed=3)
     config = replace(config, data=replace(config.data, fold=FoldOptions(), augment=False))
     options = RunOptions(runs=tmp_path / "my runs", data_dir=tmp_path / "data", checkpoint_minutes=0.5)
-    words = shlex.split(train_command(config, options))[1:]
+    words = shlex.split(command_for(config, options))[1:]
     code, out, errors = end(command(*words, "--json", folder=tmp_path))
     assert code == 0, errors
     assert json.loads(out)["run_id"] == config.run_id
