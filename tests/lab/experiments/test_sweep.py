@@ -40,6 +40,7 @@ LONG = [small(BALANCED, seed, epochs=24) for seed in range(2)]
 def write_sweep(folder, epochs, seeds=2):
     """The sweep of ``LONG``, as a file."""
     content = {"data": "digits", "imbalance": 20, "model": "resnet8", "epochs": epochs, "batch_size": 64}
+    content |= {"beta": 0.999}
     (folder / "sweep.json").write_text(json.dumps(content | {"seed": list(range(seeds))}))
 
 
@@ -86,7 +87,7 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(tmp_path, reference):
 
 def test_data_that_is_not_there_is_one_error_before_anything_starts(tmp_path):
     config = small()
-    missing = [config, type(config)(data=DataConfig(name="cifar10"), model="resnet8")]
+    missing = [config, replace(config, data=DataConfig(name="cifar10"))]
     with pytest.raises(ValueError, match="cifar10"):
         run_sweep(missing, RunOptions(runs=tmp_path, data_dir=tmp_path / "nothing"))
     assert list(tmp_path.iterdir()) == []
@@ -131,13 +132,13 @@ def test_a_sweep_that_is_ended_leaves_everything_so_that_it_goes_on(tmp_path, lo
     code, _, errors = end(first)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     if number != signal.SIGKILL:
-        assert "interrupted with 0 of 2 runs done; the same command goes on from there" in errors.splitlines()[-1]
+        assert "interrupted with 0 of 2 runs done; run the same command to resume" in errors.splitlines()[-1]
     # Workers save and leave, even if nobody is left to ask them to.
     wait_for(lambda: not processes(f'"runs": "{runs}"') and not processes('{"runs": "runs"'), seconds=30)
     assert not any((runs / config.run_id / "result.json").exists() for config in LONG)
     code, out, errors = end(command("sweep", "sweep.json", folder=tmp_path))
     assert code == 0, errors
-    assert "softmax_0.999" in out
+    assert "class-balanced softmax, β 0.999" in out
     assert weights(runs, LONG) == long_reference
 
 
@@ -199,8 +200,8 @@ def test_the_end_says_which_runs_failed(tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps(content))
     code, out, errors = end(command("sweep", "sweep.json", folder=tmp_path))
     assert code == 1
-    assert errors.splitlines()[-1].startswith("error: 1 of 2 runs failed, such as digits-resnet8-softmax_0.999-s0-")
-    assert "softmax_0.999" in out
+    assert errors.splitlines()[-1].startswith("error: 1 of 2 runs failed, such as digits-resnet8-softmax-s0-")
+    assert "softmax" in out
 
 
 @pytest.mark.parametrize(
