@@ -215,7 +215,7 @@ def command_for(config: RunConfig, options: RunOptions = RunOptions()) -> str:
     start = configure({"data": data.source, "loss": config.loss.name, "epochs": epochs})
     words = ["longtail", "train", "--data", data.source, "--loss", config.loss.name, "--epochs", str(epochs)]
     derived = {"fingerprint", "path", "weights_sha256", "data", "loss", "epochs"}
-    if config.loss.weighting == "effective":
+    if not config.loss.betas and config.loss.weighting == "effective":
         derived.add("weighting")  # which β says
     for name, path in leaves(RunConfig).items():
         value: Any = functools.reduce(getattr, path, config)
