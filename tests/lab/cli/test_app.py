@@ -118,7 +118,6 @@ def test_a_terminal_that_shows_colours_but_no_boxes_gets_the_same_line():
         stdout=theirs,
         stderr=subprocess.PIPE,
         env=environment,
-        timeout=120,
         check=False,
     )
     os.close(ours)

@@ -32,9 +32,9 @@ def test_several_processes_never_take_each_others_trials(tmp_path):
     processes = [context.Process(target=claim_all, args=(tmp_path, names)) for _ in range(2)]
     for process in processes:
         process.start()
-    claimed = [names.get(timeout=60) for _ in range(25)]
+    claimed = [names.get(timeout=300) for _ in range(25)]
     for process in processes:
-        process.join(60)
+        process.join(300)
         assert process.exitcode == 0
     assert len(set(claimed)) >= 24
 
@@ -44,7 +44,7 @@ def test_a_process_that_dies_with_the_lock_stops_nobody_and_its_trial_is_begun_a
     folder = tmp_path.relative_to(tmp_path)
     process = multiprocessing.get_context("spawn").Process(target=die_with_the_lock, args=(folder,))
     process.start()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == -signal.SIGKILL
     with Journal(folder, SEARCH) as journal:
         tried = []

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import time
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -315,14 +314,11 @@ def test_a_sweep_of_hundreds_of_runs_stays_below_three_megabytes(tmp_path):
                 path = write_run(tmp_path, config, error=60.0 + seed - place, recall=recall)
                 write_data(path, [f"class {label}" for label in range(100)], range(500, 400, -1))
                 (path / "metrics.jsonl").write_text(lines)
-    start = time.perf_counter()
     page = write_page(tmp_path, tmp_path / "report.html")
-    seconds = time.perf_counter() - start
     assert page.stat().st_size < 3e6
     titles = [chart["title"]["text"] for chart in Page(page.read_text()).json("charts").values()]
     assert titles[:2] == ["Class-balanced term", "Test errors of all losses"]
     assert titles.count("Training curves") == 5
-    assert seconds < 60  # ten on a busy machine
 
 
 def test_a_name_that_is_no_text_does_not_stop_the_page(tmp_path):
