@@ -107,21 +107,17 @@ def room_of(parts):
     return f"lab.{parts[1]}" if parts[0] == "lab" and len(parts) > 1 else parts[0]
 
 
-def test_importing_needs_torch_and_numpy_only_and_hardly_any_time():
-    """In fresh interpreters: what ``import longtail`` adds to ``import torch, numpy``."""
+def test_importing_needs_torch_and_numpy_only():
+    """In a fresh interpreter: what ``import longtail`` adds to ``import torch, numpy``."""
     program = """
-import json, sys, time
+import json, sys
 import numpy, torch
 before = set(sys.modules)
-start = time.process_time()
 import longtail
-seconds = time.process_time() - start
-print(json.dumps([seconds, sorted({name.split(".")[0] for name in set(sys.modules) - before})]))
+print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - before})))
 """
-    runs = [json.loads(run(sys.executable, "-c", program)) for _ in range(3)]
-    added = {name for _, names in runs for name in names}
+    added = set(json.loads(run(sys.executable, "-c", program)))
     assert added - set(sys.stdlib_module_names) <= {"longtail", "numpy"}
-    assert min(seconds for seconds, _ in runs) < 0.1
 
 
 def test_the_wheel_alone_is_enough(tmp_path):

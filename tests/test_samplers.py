@@ -146,9 +146,9 @@ def test_two_real_processes_take_turns_in_one_order(tmp_path):
     processes = [context.Process(target=rank_main, args=(rank, str(tmp_path / "store"), results)) for rank in (0, 1)]
     for process in processes:
         process.start()
-    found = [results.get(timeout=60) for _ in range(2)]
+    found = [results.get(timeout=300) for _ in range(2)]
     for process in processes:
-        process.join(60)
+        process.join(300)
         assert process.exitcode == 0
     for epoch, (first, second) in enumerate(found):
         whole = class_aware_order([0] * 30 + [1] * 3, seed=5, epoch=epoch).tolist()

@@ -165,11 +165,11 @@ def failing(status):
 
 def hold(request):
     request.wfile.flush()
-    request.server.released.wait(20)
+    request.server.released.wait(300)
 
 
 def wait_until(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.005)
@@ -281,7 +281,7 @@ def test_a_server_that_sends_pieces_is_asked_for_the_next_one(site, tmp_path):
 
 def test_a_server_that_stalls_is_asked_anew_for_the_rest(site, tmp_path):
     server = site(serving(limit=100_000, then=hold), serving())
-    fetch(archive_of(OWLS, server.url), tmp_path, timeout=0.3)
+    fetch(archive_of(OWLS, server.url), tmp_path, timeout=3)
     assert_owls(tmp_path)
     assert server.requests == [None, "bytes=100000-"]
 
@@ -290,7 +290,7 @@ def test_a_server_that_never_answers_is_given_up(site, tmp_path):
     server = site(hold)
     with pytest.raises(DataError, match=r"2 attempts without progress: timed out$"):
         fetch(archive_of(OWLS, server.url), tmp_path, timeout=0.2, attempts=2)
-    assert server.requests == [None, None]
+    wait_until(lambda: server.requests == [None, None])
     assert listing(tmp_path) == []
 
 
@@ -497,7 +497,7 @@ def test_after_the_end_of_a_process_only_the_missing_bytes_are_asked_for(site, t
     child, _ = start_child(server, folder)
     wait_until(lambda: part_of(folder).exists() and part_of(folder).stat().st_size > 150_000)
     child.send_signal(end)
-    assert child.wait(20) != 0
+    assert child.wait(300) != 0
     reached = part_of(folder).stat().st_size
     assert "owls.tar.gz" not in listing(folder)
     fetch(archive_of(OWLS, server.url), folder)
@@ -514,7 +514,7 @@ def test_of_two_processes_one_downloads_and_the_other_waits_for_it(site, tmp_pat
     wait_until(lambda: any("waiting for another process" in log.read_text() for _, log in children))
     wait_until(lambda: server.requests)
     server.released.set()
-    assert [child.wait(20) for child, _ in children] == [0, 0]
+    assert [child.wait(300) for child, _ in children] == [0, 0]
     assert_owls(folder)
     assert listing(folder) == ["owls"]
     assert server.requests == [None, "bytes=100000-"]

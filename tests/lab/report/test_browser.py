@@ -42,7 +42,7 @@ def driver(tmp_path_factory):
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     # With both programs named, Selenium looks for nothing on the network.
     started = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
-    started.set_script_timeout(20)
+    started.set_script_timeout(300)
     yield started
     started.quit()
 

@@ -29,9 +29,32 @@ def small_config(epochs=6, imbalance=20.0, model="resnet8", seed=0, loss=BALANCE
     return replace(config, model=ModelConfig(name=model), seed=seed, optimizer=optimizer)
 
 
-def _train(config: str, runs: str, checkpoint_minutes: float, largest_file: int | None, folder: str) -> None:
+def _end_after(number: int, name: str | None, count: int) -> None:
+    """Send this process a signal when it has replaced files of this name so often; without one, replaced or synced any.
+
+    From inside, so that the signal comes at the same place however fast the machine is.
+    """
+    calls = 0
+
+    def counted(function, is_counted):
+        def call(*arguments):
+            nonlocal calls
+            function(*arguments)
+            calls += is_counted(arguments[-1])
+            if calls == count and is_counted(arguments[-1]):
+                os.kill(os.getpid(), number)
+
+        return call
+
+    os.replace = counted(os.replace, lambda target: name in (None, Path(target).name))
+    os.fsync = counted(os.fsync, lambda _: name is None)
+
+
+def _train(config, runs, checkpoint_minutes, largest_file, ending, folder):
     os.chdir(folder)
     torch.set_num_threads(1)
+    if ending:
+        _end_after(*ending)
     if largest_file:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
@@ -43,16 +66,16 @@ def _train(config: str, runs: str, checkpoint_minutes: float, largest_file: int 
         raise SystemExit(getattr(error, "exit_code", 3)) from None
 
 
-def start(config, runs, checkpoint_minutes=10.0, largest_file=None):
-    """A process that trains; ``error_of`` tells what it said."""
-    arguments = (config.to_json(), str(runs), checkpoint_minutes, largest_file, str(runs.parent))
+def start(config, runs, checkpoint_minutes=10.0, largest_file=None, ending=None):
+    """A process that trains; ``ending`` is a signal, and when it comes; ``error_of`` tells what it said."""
+    arguments = (config.to_json(), str(runs), checkpoint_minutes, largest_file, ending, str(runs.parent))
     process = PROCESSES.Process(target=_train, args=arguments)
     process.start()
     return process
 
 
 def finish(process):
-    process.join(120)
+    process.join(600)
     assert process.exitcode is not None
     return process.exitcode
 

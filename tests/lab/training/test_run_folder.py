@@ -393,17 +393,16 @@ def test_a_full_disk_is_an_error_of_the_training_that_names_the_file(tmp_path, m
 
 
 PARENT = """
-import os, sys, time
+import os, sys
 from pathlib import Path
 from longtail.lab.config import RunConfig
 from longtail.lab.training.run_folder import RunFolder
 with RunFolder(Path(sys.argv[1])).opened(RunConfig()):
     child = os.fork()
-    if not child:
-        time.sleep(60)
-        os._exit(0)
-    print(child, flush=True)
-    time.sleep(60)
+    if child:
+        print(child, flush=True)
+    sys.stdin.read()
+    os._exit(0)
 """
 
 
@@ -411,7 +410,8 @@ def test_a_child_that_outlives_its_killed_parent_does_not_hold_the_folder(tmp_pa
     path = tmp_path / "run"
     config = small_config()
     program = PARENT.replace("RunConfig()", f"RunConfig.from_json({config.to_json()!r})")
-    parent = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", program, str(path)]
+    parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline())
     try:
         with pytest.raises(ConfigError, match="in use by another process"), RunFolder(path).opened(config):

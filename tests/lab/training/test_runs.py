@@ -6,7 +6,6 @@ import os
 import random
 import re
 import signal
-import time
 from dataclasses import replace
 
 import pytest
@@ -39,21 +38,6 @@ def reference(tmp_path_factory):
     return runs / config.run_id
 
 
-def changed(path):
-    """When the file was last written; between two checkpoints there is none for a moment."""
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
-
-
-def wait_for(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
 TIMED = {"defer_reweighting": 0.4, "mixup": 0.5, "cutmix": 1.0}
 """What depends on the epoch and the step."""
 
@@ -70,24 +54,11 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bits(reference, tmp_pat
     runs = tmp_path / "runs"
     path = runs / config.run_id
     draw = random.Random(seed)
-    killed = 0
-    for _ in range(40):
-        before = changed(path / "checkpoint.pt")
-        process = start(config, runs, checkpoint_minutes=1e-9)
-        if killed < 4:
-            wait_for(
-                lambda process=process, before=before: (
-                    not process.is_alive() or changed(path / "checkpoint.pt") > before
-                )
-            )
-            time.sleep(draw.uniform(0, 0.15))
-            process.kill()
-        if finish(process) == 0:
-            break
-        assert process.exitcode == -signal.SIGKILL
+    for _ in range(4):  # a step writes its checkpoint by four calls that count, and there are 42 of them
+        ending = (signal.SIGKILL, None, draw.randint(5, 40))
+        assert finish(start(config, runs, checkpoint_minutes=1e-9, ending=ending)) == -signal.SIGKILL
         assert not (path / "result.json").exists()
-        killed += 1
-    assert killed >= 3
+    assert finish(start(config, runs, checkpoint_minutes=1e-9)) == 0
     assert outcome(path) == outcome(reference)
 
 
@@ -123,14 +94,12 @@ def test_a_signal_saves_and_leaves_with_a_message(reference, tmp_path, number):
     config = RunFolder(reference).config()
     runs = tmp_path / "runs"
     path = runs / config.run_id
-    process = start(config, runs)
-    wait_for(lambda: (path / "metrics.jsonl").exists())
-    os.kill(process.pid, number)
+    process = start(config, runs, ending=(number, "metrics.jsonl", 2))
     assert finish(process) == 130
     assert "interrupted in epoch" in error_of(process, runs)
     state, notes = load_checkpoint(path)
     assert notes == []
-    assert (state["epoch"], state["step"]) > (0, 0)
+    assert (state["epoch"], state["step"]) == (2, 1)
     assert finish(start(config, runs)) == 0
     assert outcome(path) == outcome(reference)
 
@@ -140,10 +109,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_it(reference, tmp_pat
     config = RunFolder(reference).config()
     runs = tmp_path / "runs"
     path = runs / config.run_id
-    process = start(config, runs)
-    wait_for(lambda: (path / "metrics.jsonl").exists() and len(RunFolder(path).metrics()) >= 3)
-    process.kill()
-    assert finish(process) == -signal.SIGKILL
+    assert finish(start(config, runs, ending=(signal.SIGKILL, "metrics.jsonl", 3))) == -signal.SIGKILL
     latest = path / "checkpoint.pt"
     content = bytearray(latest.read_bytes())
     if damage == "truncated":
@@ -198,16 +164,14 @@ def test_no_room_ends_the_run_with_an_error_and_an_intact_folder(tmp_path, refer
 
 
 def test_the_second_process_on_a_run_is_refused(tmp_path):
-    config = small_config(epochs=200)
+    config = small_config(epochs=1)
     runs = tmp_path / "runs"
-    first = start(config, runs)
-    wait_for(lambda: (runs / config.run_id / "metrics.jsonl").exists())
-    second = start(config, runs)
-    assert finish(second) == 2
+    with RunFolder(runs / config.run_id).opened(config):
+        second = start(config, runs)
+        assert finish(second) == 2
     assert "is in use by another process" in error_of(second, runs)
-    first.kill()
-    assert finish(first) == -signal.SIGKILL
-    assert len(RunFolder(runs / config.run_id).metrics()) >= 1
+    assert sorted(os.listdir(runs / config.run_id)) == [".lock", "config.json"]
+    assert finish(start(config, runs)) == 0
 
 
 def test_a_finished_run_is_left_as_it_is(reference):
