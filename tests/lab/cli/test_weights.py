@@ -93,6 +93,9 @@ def test_a_first_row_that_is_no_header_is_never_dropped(capsys, tmp_path):
     _, error, code = run(capsys, "weights", "--counts", path)
     assert (code, error.count("\n")) == (2, 1)
     assert f"{path} is no UTF-8" in error
+    path.write_text(f"cat,20\n{'o' * 200_000},5\n")
+    _, error, code = run(capsys, "weights", "--counts", path)
+    assert (code, error) == (2, f"error: {path}, line 2: field larger than field limit (131072)\n")
 
 
 def test_csv_and_the_table_say_the_same(capsys):

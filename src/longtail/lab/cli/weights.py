@@ -151,7 +151,11 @@ def _text(path: Path) -> str:
 
 
 def _of_table(path: Path) -> Classes:
-    rows = [row for row in csv.reader(io.StringIO(_text(path), newline="")) if row]
+    table = csv.reader(io.StringIO(_text(path), newline=""))
+    try:
+        rows = [row for row in table if row]
+    except csv.Error as error:
+        raise ConfigError(f"{path}, line {table.line_num}: {error}") from None
     if rows and not any(letter.isdigit() for letter in rows[0][-1]):
         del rows[0]  # names of the columns
     if not rows:

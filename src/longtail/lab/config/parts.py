@@ -24,6 +24,8 @@ from longtail.weights import NORMALIZATIONS, SCHEMES
 __all__ = ["OF_WEIGHTS", "OWN_OPTIONS", "DataConfig", "HeadConfig", "LossConfig", "OptimizerConfig"]
 
 LARGEST = 10**9
+"""Of most values: what is computed from them stays far below what 32 bits of a float can hold."""
+LARGEST_IMAGE = 10_000
 OWN_OPTIONS = tuple(dict.fromkeys(name for kind in LOSSES.values() for name in kind.options))
 """What some of the losses have beside their weights: γ, τ, margins and so on."""
 
@@ -58,6 +60,7 @@ class DataConfig:
     @config_errors()
     def __post_init__(self) -> None:
         check_positive_integer("image_size", self.image_size)
+        _check_at_most("image_size", self.image_size, LARGEST_IMAGE)
         for name in ("mixup", "cutmix"):
             check_non_negative(name, getattr(self, name))
         check_choice("sampling", self.sampling, ("shuffled", *SAMPLINGS))
@@ -136,6 +139,7 @@ class LossConfig:
             self._fill(name, LOSSES[self.loss].options.get(name), have)
             if getattr(self, name) is not None:
                 check_loss_option(name, getattr(self, name))
+                _check_at_most(name, getattr(self, name))
         if self.beta is not None:
             check_in_unit_interval("beta", self.beta)
 
@@ -230,12 +234,12 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "learning_rate_batch"):
             check_positive_integer(name, getattr(self, name))
-            if getattr(self, name) > LARGEST:
-                raise ValueError(f"{name} must be at most {LARGEST:,}")
+            _check_at_most(name, getattr(self, name))
         if self.micro_batch_size is not None:
             check_positive_integer("micro_batch_size", self.micro_batch_size)
         for name in ("learning_rate", "momentum", "weight_decay", "warmup_epochs", "drop"):
             check_non_negative(name, getattr(self, name))
+            _check_at_most(name, getattr(self, name))
         for milestone in self.milestones:
             check_non_negative("milestones", milestone)
         if list(self.milestones) != sorted(self.milestones):
@@ -310,3 +314,8 @@ class HeadConfig:
     def label(self) -> str | None:
         """A short name: ``tau_norm_0.7`` has τ 0.7."""
         return self.head_method if self.head_tau is None else f"{self.head_method}_{shortest(self.head_tau)}"
+
+
+def _check_at_most(name: str, value: float, largest: int = LARGEST) -> None:
+    if value > largest:
+        raise ValueError(f"{name} must be at most {largest:,}, got {value:,}")
