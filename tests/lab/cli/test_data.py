@@ -70,6 +70,34 @@ def test_show_prints_counts_groups_and_effective_numbers(capsys):
     assert last.split() == ["9", "12", "██", "50", "7.2", "11.4", "11.9", "12.0"]
 
 
+def test_of_many_classes_the_largest_and_the_rarest_are_shown(capsys, tmp_path):
+    sizes = {f"kind {place:02d}": 2 + 37 * place % 101 % 30 for place in range(30)}
+    for name, count in sizes.items():
+        for place in range(count):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / f"{place}.png").touch()
+    printed, _, _ = run(capsys, "data", "show", tmp_path, "--test-fraction", "0.01")
+    shown = [int(line.split()[2]) for line in printed.splitlines() if line.startswith("kind ")]
+    by_size = sorted((count - 1 for count in sizes.values()), reverse=True)
+    assert shown == by_size[:12] + by_size[-12:]
+    assert "6 more are left out" in printed
+    assert "…" in printed
+
+
+@pytest.mark.parametrize(
+    ("imbalance", "why"),
+    [
+        ("50", "64, not 50: the smallest class has 2 images, 128 / 50 = 2.56 rounded down"),
+        ("100", "128, not 100: the smallest class has 1 image, 128 / 100 = 1.28 rounded down"),
+        ("64", "64"),
+        ("1", "1.073"),
+    ],
+)
+def test_an_imbalance_that_whole_images_cannot_have_is_explained(capsys, imbalance, why):
+    printed, _, _ = run(capsys, "data", "show", "digits", "--imbalance", imbalance)
+    assert printed.splitlines()[1] == f"largest class over smallest: {why}"
+
+
 def test_json_says_the_same_as_the_table_and_more(capsys):
     printed, _, _ = run(capsys, "data", "show", "digits", "--imbalance", "10", "--json")
     summary = json.loads(printed)
@@ -95,7 +123,7 @@ def test_many_classes_are_shown_in_part(capsys, tmp_path):
     printed, noted, _ = run(capsys, "data", "show", "cifar100", "--data-dir", tmp_path)
     rows = [line for line in printed.splitlines() if line.startswith("fine_")]
     assert (len(rows), rows[0].split()[0], rows[-1].split()[0]) == (24, "fine_0", "fine_99")
-    assert "24 of 100 classes, evenly spread" in printed
+    assert "the 12 largest and the 12 rarest classes; 76 more are left out: --json has all" in printed
     assert "holds 100 images, the official release 50,000" in noted
 
 

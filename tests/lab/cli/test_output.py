@@ -113,7 +113,7 @@ def test_runs_print_class_names_and_paths_escaped(capsys, photos, tmp_path):
 
 def test_help_shows_values_of_a_file_escaped(capsys, tmp_path):
     file = tmp_path / "config.json"
-    file.write_text(RunConfig(data=DataConfig(data="\x1b[2Jphotos")).to_json())
+    file.write_text(RunConfig(data=DataConfig(name="\x1b[2Jphotos")).to_json())
     out, _, code = run(capsys, "train", "--config", file, "--help")
     assert code == 0
     assert r"'\x1b[2Jphotos'" in refuses_control(out)

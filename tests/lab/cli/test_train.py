@@ -129,6 +129,22 @@ def test_predict_names_classes_of_image_files(finished, capsys, tmp_path):
             ["train", "--data", "digits", "--loss", "focal", "--gamma", "-1"],
             "gamma must be a finite number >= 0, got -1",
         ),
+        *(
+            (["train", "--data", "digits", *flags, "1e39"], f"{flags[-1][2:].replace('-', '_')} must be at most 1,000,")
+            for flags in (
+                ("--loss", "focal", "--gamma"),
+                ("--loss", "logit_adjusted", "--tau"),
+                ("--loss", "ldam", "--scale"),
+                ("--learning-rate",),
+                ("--weight-decay",),
+                ("--drop",),
+                ("--momentum",),
+            )
+        ),
+        (
+            ["train", "--data", "digits", "--image-size", "1000000000"],
+            "image_size must be at most 10,000, got 1,000,000,000",
+        ),
         (["train", "--data", "digits", "--gamma", "2"], "gamma 2 would do nothing: only the losses focal"),
         (["train", "--data", "digits", "--weighting", "inverse", "--beta", "0.9"], "beta 0.9 would do nothing"),
         (["train", "--data", "digits", "--epochs", "0"], "epochs must be at least 1"),

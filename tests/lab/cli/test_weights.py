@@ -93,6 +93,24 @@ def test_a_first_row_that_is_no_header_is_never_dropped(capsys, tmp_path):
     _, error, code = run(capsys, "weights", "--counts", path)
     assert (code, error.count("\n")) == (2, 1)
     assert f"{path} is no UTF-8" in error
+    path.write_text(f"cat,20\n{'o' * 200_000},5\n")
+    _, error, code = run(capsys, "weights", "--counts", path)
+    assert (code, error) == (2, f"error: {path}, line 2: field larger than field limit (131072)\n")
+
+
+def test_of_very_many_classes_the_largest_and_the_rarest_are_shown(capsys, tmp_path):
+    """100,000 lines would take a minute to print."""
+    path = tmp_path / "counts.csv"
+    path.write_text("".join(f"kind {number},{1 + number * 7919 % 100_003}\n" for number in range(100_000)))
+    printed, _, code = run(capsys, "weights", "--counts", path)
+    images = [int(line.split()[2].replace(",", "")) for line in printed.splitlines() if line.startswith("kind ")]
+    assert code == 0
+    assert len(images) == 100
+    assert images == sorted(images, reverse=True)
+    assert "the 50 largest and the 50 rarest classes; 99,900 more are left out: --json has all" in printed
+    assert printed.splitlines()[-1].startswith("100,000 classes, ")
+    assert len(json.loads(run(capsys, "weights", "--counts", path, "--json")[0])["classes"]) == 100_000
+    assert len(run(capsys, "weights", "--counts", path, "--csv")[0].splitlines()) == 100_001
 
 
 def test_csv_and_the_table_say_the_same(capsys):

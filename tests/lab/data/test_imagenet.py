@@ -101,6 +101,12 @@ def test_the_folder_of_the_data_set_itself_may_be_given_from_within(tmp_path, wr
     assert labels_by_grey(dataset.test) == dataset.test.labels.tolist()
 
 
+def test_a_table_of_kaggle_with_an_endless_field_is_named(kaggle):
+    (kaggle / "LOC_val_solution.csv").write_text(f"ImageId,PredictionString\n{'x' * 200_000},n01440764\n")
+    with pytest.raises(DataError, match=r"LOC_val_solution\.csv cannot be read: field larger than field limit"):
+        open_imagenet(kaggle)
+
+
 def test_kaggles_tables_are_found_beside_the_given_folder(tmp_path, monkeypatch):
     write_kaggle_zip(tmp_path)
     monkeypatch.chdir(tmp_path / "ILSVRC")

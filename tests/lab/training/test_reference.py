@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from longtail import class_weights, functional
-from longtail.lab.config import LossConfig, RunOptions, with_values
+from longtail.lab.config import LossConfig, RunOptions, with_fields
 from longtail.lab.data import SubsetOptions, open_dataset, training_loader
 from longtail.lab.training import RunFolder, loop, train
 from tests.lab.training.runs import small_config
@@ -77,9 +77,9 @@ def test_a_run_is_what_a_plain_loop_does(tmp_path, monkeypatch, loss, deferred, 
     config = small_config(
         EPOCHS,
         seed=SEED,
-        loss=LossConfig(loss=loss, beta=BETA, gamma=GAMMA if loss == "focal" else None),
+        loss=LossConfig(name=loss, beta=BETA, gamma=GAMMA if loss == "focal" else None),
         batch_size=BATCH,
-        learning_rate=RATE,
+        lr=RATE,
         warmup_epochs=WARMUP,
         milestones=(MILESTONE,),
         drop=DROP,
@@ -88,10 +88,10 @@ def test_a_run_is_what_a_plain_loop_does(tmp_path, monkeypatch, loss, deferred, 
         nesterov=nesterov,
         defer_reweighting=deferred,
     )
-    folder = RunFolder(train(with_values(config, {"mixup": mixup}), RunOptions(runs=tmp_path)))
+    folder = RunFolder(train(with_fields(config, {"mixup": mixup}), RunOptions(runs=tmp_path)))
     weights, losses, rate, error = plain_loop(loss, deferred, nesterov, mixup)
     lines = folder.metrics()
     assert [line["train_loss"] for line in lines] == pytest.approx(losses, rel=1e-4)
-    assert lines[-1]["learning_rate"] == pytest.approx(rate)
+    assert lines[-1]["lr"] == pytest.approx(rate)
     torch.testing.assert_close(load_file(folder.model_file), weights, rtol=1e-4, atol=1e-5)
     assert lines[-1]["error"] == pytest.approx(error)

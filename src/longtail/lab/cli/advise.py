@@ -12,9 +12,8 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from longtail._checks import check_choice, check_in_unit_interval
 from longtail.lab.cli.arguments import AsJson, command_for
-from longtail.lab.cli.data import some_rows
 from longtail.lab.cli.figures import ENDINGS
-from longtail.lab.cli.output import DataDir, console, print_json, progress
+from longtail.lab.cli.output import DataDir, console, print_classes, print_json, progress
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions, config_errors
 from longtail.lab.data import ImageFolderOptions, SubsetOptions, open_dataset
 from longtail.lab.recipes import RECIPES, default_recipe
@@ -151,12 +150,7 @@ def _show(advice: Advice, config: RunConfig, data_dir: Path | None) -> None:
     for title in ("images", "alone", "N̂", f"{estimate.level:.0%} interval", "β̂", "N shrunken", "Ê", "weight"):
         table.add_column(title, justify="right", no_wrap=True)
     rows = content["classes"]
-    for row in some_rows(rows):
-        table.add_row(row["class"], *_cells(row))
-    if len(rows) > len(some_rows(rows)):
-        table.caption = f"{len(some_rows(rows))} of {len(rows):,} classes, evenly spread; --json has all"
-        table.caption_justify = "left"
-    out.print(table)
+    print_classes(out, table, rows, lambda row: [row["class"], *_cells(row)])
     if not any(row["alone"] for row in rows):
         hint = (
             "a smaller --quantile" if advice.features.startswith("features of") else "--run RUN or a smaller --quantile"

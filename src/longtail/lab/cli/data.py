@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail.lab.cli.arguments import AsJson
-from longtail.lab.cli.output import DataDir, console, print_json, progress
+from longtail.lab.cli.output import DataDir, console, print_classes, print_json, progress
 from longtail.lab.data import (
     CATALOG,
     DataError,
@@ -27,7 +26,7 @@ from longtail.lab.data import (
 )
 from longtail.lab.data.catalog import OnError
 
-__all__ = ["COMMANDS", "some_rows"]
+__all__ = ["COMMANDS"]
 
 Data = Positional[
     Annotated[str, arg(metavar="DATA", help="A name of longtail data list, or a folder or list of your own images.")]
@@ -39,7 +38,6 @@ Manifest = Annotated[Path | None, arg(metavar="FILE", help="Write which images w
 Mirror = Annotated[str | None, arg(metavar="URL", help="A folder with the same archives, to download from instead.")]
 Files = Annotated[ImageFolderOptions, OmitArgPrefixes]
 
-ROWS = 24
 BAR = 24
 
 
@@ -141,7 +139,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     lines = [
         f"{summary['name']}{how}: {summary['train_images']:,} training images, {summary['test_images']:,} test images, "
         f"{summary['classes']:,} classes",
-        f"largest class over smallest: {summary['imbalance']:.4g}",
+        f"largest class over smallest: {summary['imbalance']:.4g}{_why(summary)}",
         "; ".join(
             f"{name} ({size}): {_number(group['classes'], 'class', 'es')}, {_number(group['images'], 'image', 's')}"
             for (name, group), size in zip(summary["groups"].items(), ("> 100", "20-100", "< 20"), strict=True)
@@ -150,20 +148,33 @@ def _print_summary(summary: dict[str, Any]) -> None:
     for line in lines:
         out.print(line, soft_wrap=True)
     out.print()
-    out.print(_class_table(summary, _bar_character(out), out.width))
+    _print_classes(summary, out)
     out.print()
     out.print("E: effective number of n images, (1-βⁿ)/(1-β)")
     if subset:
         out.print(f"sha256 of the chosen images: {subset['sha256']}", soft_wrap=True)
 
 
+def _why(summary: dict[str, Any]) -> str:
+    """Whole images cannot have every imbalance."""
+    subset, imbalance = summary["subset"], f"{summary['imbalance']:.4g}"
+    if not subset or subset["imbalance"] == 1 or f"{subset['imbalance']:.4g}" == imbalance:
+        return ""
+    sizes = [row["train"] for row in summary["per_class"]]
+    asked, most = subset["imbalance"], max(sizes)
+    return (
+        f", not {asked:g}: the smallest class has {_number(min(sizes), 'image', 's')}, "
+        f"{most:,} / {asked:g} = {most / asked:.4g} rounded down"
+    )
+
+
 def _number(count: int, noun: str, plural: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else plural}"
 
 
-def _class_table(summary: dict[str, Any], bar: str, width: int) -> Table:
+def _print_classes(summary: dict[str, Any], out: Console) -> None:
     """Counts first: a narrow terminal gets shorter bars and fewer effective numbers."""
-    classes = summary["per_class"]
+    classes, bar, width = summary["per_class"], _bar_character(out), out.width
     bar_length, betas = (BAR, 4) if width >= 100 else (BAR // 2, 2) if width >= 75 else (BAR // 2, 0)
     shown = list(classes[0]["effective"])[4 - betas :]
     most = max(row["train"] for row in classes)
@@ -174,21 +185,13 @@ def _class_table(summary: dict[str, Any], bar: str, width: int) -> Table:
     table.add_column("test", justify="right")
     for beta in shown:
         table.add_column(f"E(β={beta})", justify="right", no_wrap=True)
-    for row in some_rows(classes):
+
+    def cells(row: dict[str, Any]) -> list[str]:
         effective = (f"{row['effective'][beta]:,.1f}" for beta in shown)
         length = max(1, round(bar_length * row["train"] / most))
-        table.add_row(row["name"], f"{row['train']:,}", bar * length, f"{row['test']:,}", *effective)
-    if len(classes) > ROWS:
-        table.caption = f"{ROWS} of {len(classes):,} classes, evenly spread; --json has all"
-        table.caption_justify = "left"
-    return table
+        return [row["name"], f"{row['train']:,}", bar * length, f"{row['test']:,}", *effective]
 
-
-def some_rows(classes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All classes, or as many as fit, evenly spread over them."""
-    if len(classes) <= ROWS:
-        return classes
-    return [classes[place] for place in np.linspace(0, len(classes) - 1, ROWS).round().astype(int)]
+    print_classes(out, table, classes, cells, images="train")
 
 
 def _bar_character(console: Console) -> str:

@@ -6,18 +6,28 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 from tyro.conf import arg
 
 from longtail.lab.cli.escape import ACTS_ON_TERMINAL, escaped
 from longtail.lab.config import ConfigError
 
-__all__ = ["DataDir", "console", "is_first_process", "print_csv", "print_json", "progress", "whole_numbers"]
+__all__ = [
+    "DataDir",
+    "console",
+    "is_first_process",
+    "print_classes",
+    "print_csv",
+    "print_json",
+    "progress",
+    "whole_numbers",
+]
 
 DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the data sets; $LONGTAIL_DATA by default.")]
 
@@ -40,6 +50,40 @@ def console() -> Console:
 def progress() -> Console:
     """Standard error."""
     return _Console(stderr=True)
+
+
+def print_classes(
+    out: Console,
+    table: Table,
+    classes: Sequence[dict[str, Any]],
+    cells: Callable[[dict[str, Any]], Sequence[str]],
+    images: str = "images",
+    most: int = 24,
+) -> None:
+    """Print a line for each class; of more than ``most``, those of the largest and the rarest.
+
+    Args:
+        out: where to.
+        table: with its columns.
+        classes: one row each.
+        cells: from a row to its line.
+        images: what of a row tells how large the class is.
+        most: lines.
+    """
+    half = most // 2
+    left_out = len(classes) - 2 * half if len(classes) > most else 0
+    if left_out:
+        classes = sorted(classes, key=lambda row: row[images], reverse=True)
+        rarest = classes[-half:]
+    for row in classes[:half] if left_out else classes:
+        table.add_row(*cells(row))
+    if left_out:
+        table.add_row("…")
+        for row in rarest:
+            table.add_row(*cells(row))
+    out.print(table)
+    if left_out:
+        out.print(f"the {half} largest and the {half} rarest classes; {left_out:,} more are left out: --json has all")
 
 
 def is_first_process() -> bool:

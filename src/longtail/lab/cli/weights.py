@@ -17,7 +17,7 @@ from tyro.conf import OmitArgPrefixes, arg
 from longtail._checks import check_choice
 from longtail.counts import IntArray, check_no_class_is_absent, imbalance_factor
 from longtail.lab.cli.arguments import AsJson
-from longtail.lab.cli.output import DataDir, console, print_csv, print_json, whole_numbers
+from longtail.lab.cli.output import DataDir, console, print_classes, print_csv, print_json, whole_numbers
 from longtail.lab.config import ConfigError
 from longtail.lab.data import (
     CATALOG,
@@ -32,6 +32,9 @@ from longtail.lab.data.cifar import SIZES
 from longtail.weights import NORMALIZATIONS, SCHEMES, class_weights, effective_number
 
 __all__ = ["weights_command"]
+
+ROWS = 100
+"""Most lines of the table: CIFAR-100 has them all."""
 
 
 class Classes(NamedTuple):
@@ -152,7 +155,11 @@ def _text(path: Path) -> str:
 
 
 def _of_table(path: Path) -> Classes:
-    rows = [row for row in csv.reader(io.StringIO(_text(path), newline="")) if row]
+    table = csv.reader(io.StringIO(_text(path), newline=""))
+    try:
+        rows = [row for row in table if row]
+    except csv.Error as error:
+        raise ConfigError(f"{path}, line {table.line_num}: {error}") from None
     if rows and not any(letter.isdigit() for letter in rows[0][-1]):
         del rows[0]  # names of the columns
     if not rows:
@@ -181,16 +188,18 @@ def _rows(classes: Classes, schemes: dict[str, str], beta: float, normalize: str
 
 def _show(rows: list[dict[str, Any]], classes: Classes) -> None:
     table = Table(box=None, pad_edge=False)
-    for name in rows[0]:
-        table.add_column(name.replace("_", " "), justify="left" if name == "class" else "right")
-    for row in rows:
-        cells = [f"{value:,}" if isinstance(value, int) else f"{value:.4g}" for value in list(row.values())[1:]]
-        cells[1] = f"{row['effective_number']:,.1f}"
-        table.add_row(row["class"], *cells)
+    table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=64)
+    for name in list(rows[0])[1:]:
+        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        numbers = [f"{value:,}" if isinstance(value, int) else f"{value:.4g}" for value in list(row.values())[1:]]
+        return [row["class"], numbers[0], f"{row['effective_number']:,.1f}", *numbers[2:]]
+
     out = console()
-    out.print(table)
+    print_classes(out, table, rows, cells, most=ROWS)
     present = classes.counts[classes.counts > 0]
-    without = f", {len(rows) - len(present)} without images" if len(present) < len(rows) else ""
+    without = f", {len(rows) - len(present):,} without images" if len(present) < len(rows) else ""
     total, imbalance = int(present.sum()), imbalance_factor(present)
     out.print()
-    out.print(f"{len(rows)} classes{without}, {total:,} images, imbalance {imbalance:.4g}")
+    out.print(f"{len(rows):,} classes{without}, {total:,} images, imbalance {imbalance:.4g}")

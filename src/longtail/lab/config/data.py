@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from longtail._checks import check_choice, check_in_unit_interval, check_non_negative, check_positive_integer
-from longtail.lab.config.errors import ConfigError, config_errors, shortest
+from longtail.lab.config.errors import ConfigError, check_at_most, config_errors, shortest
 from longtail.lab.data import CATALOG, FoldOptions, ImageFolderOptions, SubsetOptions
 from longtail.samplers import SAMPLINGS
 
 __all__ = ["DataConfig"]
+
+LARGEST_IMAGE = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.image_size is not None:
             check_positive_integer("image_size", self.image_size)
+            check_at_most("image_size", self.image_size, LARGEST_IMAGE)
         for name in ("mixup", "cutmix"):
             check_non_negative(name, getattr(self, name))
         check_choice("sampling", self.sampling, ("shuffled", *SAMPLINGS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-__all__ = ["ConfigError", "FileError", "config_errors", "shortest"]
+__all__ = ["ConfigError", "FileError", "check_at_most", "config_errors", "shortest"]
 
 
 class ConfigError(Exception):
@@ -25,6 +25,16 @@ def config_errors() -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         raise ConfigError(str(error)) from None
+
+
+LARGEST = 10**9
+"""Of most values: what is computed from them stays far below what 32 bits of a float can hold."""
+
+
+def check_at_most(name: str, value: float, largest: int = LARGEST) -> None:
+    """Refuse a number above a limit."""
+    if value > largest:
+        raise ValueError(f"{name} must be at most {largest:,}, got {value:,}")
 
 
 def shortest(value: object) -> str:

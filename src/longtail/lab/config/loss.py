@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from longtail._checks import check_choice, check_in_unit_interval, check_loss_option
-from longtail.lab.config.errors import ConfigError, config_errors, shortest
+from longtail.lab.config.errors import ConfigError, check_at_most, config_errors, shortest
 from longtail.losses import DEFAULT_BETA, LOSSES, owners_of
 from longtail.weights import NORMALIZATIONS, SCHEMES
 
@@ -87,6 +87,7 @@ class LossConfig:
             self._fill(name, LOSSES[self.name].options.get(name), f"loss {owners}")
             if getattr(self, name) is not None:
                 check_loss_option(name, getattr(self, name))
+                check_at_most(name, getattr(self, name))
         if self.defer_reweighting is not None:
             check_in_unit_interval("defer_reweighting", self.defer_reweighting)
             if self.defer_reweighting in (0, 1):

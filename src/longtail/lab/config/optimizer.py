@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from longtail._checks import check_choice, check_non_negative, check_positive_integer
-from longtail.lab.config.errors import ConfigError, config_errors
+from longtail.lab.config.errors import ConfigError, check_at_most, config_errors
 
 __all__ = ["OptimizerConfig"]
-
-LARGEST = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +51,12 @@ class OptimizerConfig:
         check_choice("schedule", self.schedule, ("step", "cosine"))
         for name in ("epochs", "batch_size", "lr_batch_size"):
             check_positive_integer(name, getattr(self, name))
-            if getattr(self, name) > LARGEST:
-                raise ValueError(f"{name} must be at most {LARGEST:,}")
+            check_at_most(name, getattr(self, name))
         if self.micro_batch_size is not None:
             check_positive_integer("micro_batch_size", self.micro_batch_size)
         for name in ("lr", "momentum", "weight_decay", "warmup_epochs", "lr_decay"):
             check_non_negative(name, getattr(self, name))
+            check_at_most(name, getattr(self, name))
         for milestone in self.milestones:
             check_non_negative("milestones", milestone)
         if list(self.milestones) != sorted(self.milestones):

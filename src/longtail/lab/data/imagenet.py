@@ -160,7 +160,11 @@ def _read_annotations(beside: Sequence[Path], val: Path) -> tuple[Path, Mapping[
 
 def _read_kaggle_solution(file: Path) -> dict[str, str]:
     wnid_of_image: dict[str, str] = {}
-    for row in csv.DictReader(_read_lines(file)):
+    try:
+        rows = list(csv.DictReader(_read_lines(file)))
+    except csv.Error as error:
+        raise DataError(f"{file} cannot be read: {error}") from None
+    for row in rows:
         image, prediction = row.get("ImageId"), row.get("PredictionString")
         # The rest of a prediction are boxes.
         if not image or not prediction or not (words := prediction.split()):
