@@ -41,8 +41,8 @@ PUBLIC = {
     "longtail.theory": "expected_volume marginal_contribution simulate_covering",
     "longtail.lab.data": """
         Batch CATALOG DataError FoldOptions GROUPS ImageDataset ImageFiles InMemoryImages Loader LongTailedSubset
-        ImageFolderOptions Shard SubsetOptions
-        broken_images class_groups data_folder evaluation_loader fetch_dataset fingerprint in_order long_tailed_subset
+        ImageFolderOptions Shard SubsetOptions unreadable_images
+        class_groups data_folder evaluation_loader fetch_dataset fingerprint in_order long_tailed_subset
         open_dataset shuffled summarize training_loader
     """,
     "longtail.lab.models": "CIFAR_DEPTHS MODELS CifarResNet ResNet build_model",

@@ -134,7 +134,7 @@ def test_names_of_classes_are_shown_as_they_are(capsys, photos):
     assert "\n[bold]owl " in printed
 
 
-def test_broken_images_are_reported_or_stop_the_check(capsys, photos):
+def test_unreadable_images_are_reported_or_stop_the_check(capsys, photos):
     (photos / "cat" / "3.png").write_bytes(b"broken")
     printed, error, code = run(capsys, "data", "check", photos)
     assert (printed, code) == ("", 2)
@@ -276,7 +276,7 @@ def test_fetch_downloads_verifies_and_unpacks_from_a_mirror(capsys, tmp_path, mo
     assert run(capsys, "data", "show", "cifar10", "--data-dir", tmp_path / "data")[2] == 0
 
 
-def test_all_broken_images_are_named(capsys, photos):
+def test_all_unreadable_images_are_named(capsys, photos):
     for place in (3, 5):
         (photos / "cat" / f"{place}.png").write_bytes(b"broken")
     (photos / "cat" / "link.png").symlink_to("nowhere.png")

@@ -262,7 +262,7 @@ def test_what_is_neither_a_name_nor_there_is_refused_with_the_nearest_name(tmp_p
         open_dataset("")
 
 
-def test_broken_images_are_skipped_counted_and_named(tmp_path):
+def test_unreadable_images_are_skipped_counted_and_named(tmp_path):
     for name in "ab":
         for place in range(4):
             draw(tmp_path / "train" / name / f"{place}.png")

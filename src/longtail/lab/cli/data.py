@@ -18,11 +18,11 @@ from longtail.lab.data import (
     ImageFiles,
     ImageFolderOptions,
     SubsetOptions,
-    broken_images,
     data_folder,
     fetch_dataset,
     open_dataset,
     summarize,
+    unreadable_images,
 )
 from longtail.lab.data.catalog import OnError
 
@@ -108,7 +108,7 @@ def check(
     for split in (dataset.train, dataset.test):
         images += len(split)
         if isinstance(split, ImageFiles):
-            broken += list(broken_images(split, progress()).values())
+            broken += list(unreadable_images(split, progress()).values())
     if broken and on_error == "stop":
         for line in broken[:-1]:
             progress().print(f"error: {line}", soft_wrap=True)

@@ -24,7 +24,7 @@ from longtail.lab.cli.arguments import (
 from longtail.lab.cli.output import DataDir, console, is_first_process, print_csv, print_json, progress
 from longtail.lab.config import RunConfig, RunOptions
 from longtail.lab.data import GROUPS, DataError
-from longtail.lab.data.listing import list_images
+from longtail.lab.data.image_scan import list_images
 
 if TYPE_CHECKING:
     from longtail.lab.training import LoadedRun

@@ -1,7 +1,6 @@
 """Data sets, long-tailed subsets of them, and batches for training."""
 
 from longtail.lab.data.batches import Shard, in_order, shuffled
-from longtail.lab.data.broken import broken_images
 from longtail.lab.data.catalog import CATALOG, data_folder, fetch_dataset, open_dataset
 from longtail.lab.data.dataset import ImageDataset, ImageFiles, InMemoryImages
 from longtail.lab.data.errors import DataError
@@ -10,6 +9,7 @@ from longtail.lab.data.image_folder import ImageFolderOptions, fingerprint
 from longtail.lab.data.loaders import Batch, Loader, evaluation_loader, training_loader
 from longtail.lab.data.subset import LongTailedSubset, SubsetOptions, long_tailed_subset
 from longtail.lab.data.summary import GROUPS, class_groups, summarize
+from longtail.lab.data.unreadable import unreadable_images
 
 __all__ = [
     "CATALOG",
@@ -25,7 +25,6 @@ __all__ = [
     "LongTailedSubset",
     "Shard",
     "SubsetOptions",
-    "broken_images",
     "class_groups",
     "data_folder",
     "evaluation_loader",
@@ -37,4 +36,5 @@ __all__ = [
     "shuffled",
     "summarize",
     "training_loader",
+    "unreadable_images",
 ]

@@ -12,7 +12,6 @@ from typing import Literal
 from rich.console import Console
 
 from longtail._checks import check_choice
-from longtail.lab.data.broken import without_broken_images
 from longtail.lab.data.cifar import ARCHIVES, cifar_places, open_cifar
 from longtail.lab.data.dataset import ImageDataset
 from longtail.lab.data.digits import open_digits
@@ -21,6 +20,7 @@ from longtail.lab.data.fetch import Archive, fetch
 from longtail.lab.data.image_folder import ImageFolderOptions, open_image_folder
 from longtail.lab.data.imagenet import open_imagenet
 from longtail.lab.data.inaturalist import open_inaturalist
+from longtail.lab.data.unreadable import without_unreadable_images
 from longtail.lab.files import cache_folder
 
 __all__ = ["CATALOG", "OnError", "data_folder", "fetch_dataset", "open_dataset"]
@@ -171,7 +171,7 @@ def open_dataset(
         raise DataError(f"{data} does not exist")
     else:
         check_choice("data set", str(data), tuple(CATALOG), ", or give an existing folder or list of your own images")
-    return without_broken_images(dataset, console) if on_error == "skip" else dataset
+    return without_unreadable_images(dataset, console) if on_error == "skip" else dataset
 
 
 def fetch_dataset(

@@ -17,8 +17,8 @@ from longtail._checks import check_positive_integer
 from longtail.counts import IntArray
 from longtail.lab.data.dataset import ImageDataset, ImageFiles
 from longtail.lab.data.errors import DataError
-from longtail.lab.data.listing import IMAGE_ENDINGS, list_images
-from longtail.lab.data.lists import LIST_ENDINGS, Labelled, check_files_exist, read_list
+from longtail.lab.data.image_scan import IMAGE_ENDINGS, list_images
+from longtail.lab.data.list_files import LIST_ENDINGS, Labelled, check_files_exist, read_list
 from longtail.lab.data.subset import shuffled_by_class
 
 __all__ = ["ImageFolderOptions", "fingerprint", "open_image_folder"]
@@ -65,7 +65,7 @@ def open_image_folder(
 
     A folder holds ``train/`` and ``test/`` (or ``val/``), each with a folder for each class; or the class folders at
     once, and then a part of each class is set aside to test on; or lists such as ``train.txt`` and ``test.txt``. A list
-    of :func:`~longtail.lab.data.lists.read_list`'s kind can be given instead of the folder; where its name ends in
+    of :func:`~longtail.lab.data.list_files.read_list`'s kind can be given instead of the folder; where its name ends in
     ``train``, the one beside it that ends in ``test`` or ``val`` is the test list.
 
     Args:

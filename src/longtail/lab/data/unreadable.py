@@ -16,15 +16,15 @@ from longtail.lab.data.decode import check_image
 from longtail.lab.data.errors import DataError
 from longtail.lab.files import Cache
 
-__all__ = ["broken_images", "without_broken_images"]
+__all__ = ["unreadable_images", "without_unreadable_images"]
 
 
-def without_broken_images(dataset: ImageDataset, console: Console | None = None) -> ImageDataset:
+def without_unreadable_images(dataset: ImageDataset, console: Console | None = None) -> ImageDataset:
     """The data set without the images that cannot be read; its notes say which those are."""
     notes = list(dataset.notes)
     splits: dict[str, Images] = {}
     for split, images in (("train", dataset.train), ("test", dataset.test)):
-        broken = broken_images(images, console) if isinstance(images, ImageFiles) else {}
+        broken = unreadable_images(images, console) if isinstance(images, ImageFiles) else {}
         splits[split] = images.subset(np.setdiff1d(np.arange(len(images)), list(broken)))
         if broken:
             notes.append(f"skipped {len(broken):,} of {len(images):,} {split} images")
@@ -36,7 +36,7 @@ def without_broken_images(dataset: ImageDataset, console: Console | None = None)
         raise DataError(f"{error} that can be read: {reasons:.400}") from None
 
 
-def broken_images(files: ImageFiles, console: Console | None = None) -> dict[int, str]:
+def unreadable_images(files: ImageFiles, console: Console | None = None) -> dict[int, str]:
     """Decode every image, and say what is wrong with those that cannot be.
 
     What was found is kept in the user's cache folder: a file that has not changed since is not decoded again.
@@ -45,7 +45,7 @@ def broken_images(files: ImageFiles, console: Console | None = None) -> dict[int
         From the index of a broken image to a line that names the file and the reason.
 
     Example:
-        >>> broken_images(ImageFiles(Path("nowhere"), ["owl.jpg"], [0]))
+        >>> unreadable_images(ImageFiles(Path("nowhere"), ["owl.jpg"], [0]))
         {0: 'nowhere/owl.jpg is no readable image: No such file or directory'}
     """
     cache = Cache("checked", files.root, version=3)

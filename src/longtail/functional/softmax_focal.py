@@ -1,20 +1,17 @@
-"""Softmax focal loss and LDAM: functions of the odds against a sample's own class."""
+"""Softmax focal loss: a function of the odds against a sample's own class, which LDAM shares."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from longtail._checks import check_loss_option
-from longtail.functional._apply import apply_loss, check_inputs, columns, look_up
+from longtail.functional._apply import apply_loss, columns, look_up
 from longtail.functional._blocked import Buffers
-from longtail.functional._counts import counts_beside, margins
 from longtail.functional.sigmoid import focal_terms, focal_value_and_slope, is_own_class
 
-__all__ = ["ldam_loss", "softmax_focal_loss"]
+__all__ = ["OddsLoss", "softmax_focal_loss"]
 
 
 def softmax_focal_loss(
@@ -59,63 +56,10 @@ def softmax_focal_loss(
         Lin et al., Focal Loss for Dense Object Detection, ICCV 2017, with softmax for sigmoid.
     """
     check_loss_option("gamma", gamma)
-    return apply_loss(_Odds(gamma), logits, target, class_weight, label_smoothing, ignore_index, reduction)
+    return apply_loss(OddsLoss(gamma), logits, target, class_weight, label_smoothing, ignore_index, reduction)
 
 
-def ldam_loss(
-    logits: Tensor,
-    target: Tensor,
-    class_weight: Tensor | None = None,
-    *,
-    counts: Any,
-    max_margin: float = 0.5,
-    scale: float = 30.0,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Tensor:
-    r"""Label-distribution-aware margin loss: softmax cross-entropy with a margin that is larger for rarer classes.
-
-    .. math:: L(z, y) = -\alpha_y \log \frac{e^{s(z_y - \Delta_y)}}{e^{s(z_y - \Delta_y)} + \sum_{j \ne y} e^{s z_j}},
-        \qquad \Delta_j = \Delta_{\max} \left(\frac{\min_k n_k}{n_j}\right)^{1/4}
-
-    It is meant for the cosines of :class:`longtail.NormedLinear`: margins have a meaning where logits are bounded. At
-    test time probabilities are :math:`\operatorname{softmax}(s z)`, without margins.
-
-    Shapes: logits (N, C) or (N, C, d1, …) or (C,); losses (N), (N, d1, …) or ().
-
-    Args:
-        logits: scores before scaling; float16 and bfloat16 are computed in float32.
-        target: class indices (N) or (N, d1, …), or probabilities of the logits' shape (soft labels, mixup): with
-            :math:`t_i` the target, the loss is :math:`\sum_i t_i L(z, i)`, each class with its own margin.
-        class_weight: α, a tensor of shape (C,), such as ``torch.as_tensor(class_weights(counts))``; default all ones.
-        counts: n, samples per class in the training set, shape (C,); a tensor on the logits' device costs no copy.
-        max_margin: :math:`\Delta_{\max}` ≥ 0, the margin of the smallest class.
-        scale: s > 0. With ``max_margin=0`` and ``scale=1`` this is :func:`softmax_cross_entropy`.
-        label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the sample's
-            own class.
-        ignore_index: samples with this class index do not count.
-        reduction: ``"mean"``, ``"sum"``, ``"none"`` or ``"weighted_mean"``.
-
-    Returns:
-        A scalar, or one loss per sample for ``"none"``, in float32 or wider.
-
-    Example:
-        >>> cosines = torch.tensor([[0.9, 0.2, -0.1], [0.3, 0.1, 0.8]])
-        >>> ldam_loss(cosines, torch.tensor([0, 2]), counts=[5000, 500, 50])
-        tensor(0.3472)
-
-    Reference:
-        Cao et al., Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, NeurIPS 2019.
-    """
-    check_loss_option("max_margin", max_margin)
-    check_loss_option("scale", scale)
-    check_inputs(logits, target, class_weight)
-    row_loss = _Odds(0.0, scale, scale * margins(counts_beside(logits, counts), max_margin))
-    return apply_loss(row_loss, logits, target, class_weight, label_smoothing, ignore_index, reduction)
-
-
-class _Odds:
+class OddsLoss:
     r"""(1-p)^γ · -log p, p the softmax probability of the sample's own class.
 
     With v the log-odds against it, log Σ_{j≠y} exp z_j - z_y: -log p = softplus(v) and 1-p = sigmoid(v), as in the
@@ -129,12 +73,14 @@ class _Odds:
         self.gamma, self.scale, self.margin = gamma, scale, margin
 
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
+        """One loss per sample, of class indices."""
         z = logits * self.scale
         others = z.masked_fill(is_own_class(z, target), torch.finfo(z.dtype).min)
         v = torch.logsumexp(others, 1) - z.gather(1, target.unsqueeze(1)).squeeze(1)
         return focal_terms(v if self.margin is None else v + look_up(self.margin, target), self.gamma)
 
     def from_probabilities(self, logits: Tensor, target: Tensor) -> Tensor:
+        """One loss per sample, of probabilities."""
         v = log_odds_against(logits * self.scale)
         v = v if self.margin is None else v + columns(self.margin, logits)
         return (target * focal_terms(v, self.gamma)).sum(1)
@@ -142,6 +88,7 @@ class _Odds:
     def block(
         self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
     ) -> tuple[Tensor, Tensor]:
+        """Losses of a block of samples, and their gradient."""
         z = logits.clone() if out[1] is None else out[1].copy_(logits)
         if self.scale != 1:
             z.mul_(self.scale)

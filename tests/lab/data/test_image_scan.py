@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from longtail.lab.data import DataError, listing
-from longtail.lab.data.listing import list_images
+from longtail.lab.data import DataError, image_scan
+from longtail.lab.data.image_scan import list_images
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def tree(tmp_path, monkeypatch):
         (tmp_path / "root" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / path).touch()
     # As if nothing had changed for a while: the time that the system keeps cannot be set.
-    monkeypatch.setattr(listing, "COARSE_CLOCK_NS", -1)
+    monkeypatch.setattr(image_scan, "COARSE_CLOCK_NS", -1)
     return tmp_path / "root"
 
 
@@ -25,7 +25,7 @@ def found(root):
 def count_scans(monkeypatch):
     scanned = []
     scan = os.scandir
-    monkeypatch.setattr(listing.os, "scandir", lambda path: scanned.append(str(path)) or scan(path))
+    monkeypatch.setattr(image_scan.os, "scandir", lambda path: scanned.append(str(path)) or scan(path))
     return scanned
 
 
@@ -66,7 +66,7 @@ def test_a_change_is_noticed_and_only_what_changed_is_read_again(tree, monkeypat
 
 def test_a_folder_that_changed_just_before_it_was_listed_is_not_trusted(tree, monkeypatch):
     """Two changes within one tick of the clock leave the same time of change."""
-    monkeypatch.setattr(listing, "COARSE_CLOCK_NS", 2_000_000_000)
+    monkeypatch.setattr(image_scan, "COARSE_CLOCK_NS", 2_000_000_000)
     found(tree)
     scanned = count_scans(monkeypatch)
     found(tree)
