@@ -15,21 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from longtail.lab.config import ConfigError, DataConfig, LossConfig, RunConfig
+from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunConfig, leaves
 from longtail.lab.data import FoldOptions, SubsetOptions
 from longtail.lab.experiments.aggregate import deltas, summarize_results
-from longtail.lab.experiments.published import published
 from longtail.lab.experiments.results import SETTING, load_results, to_records, write_results
 from longtail.lab.recipes import retrained
+from longtail.lab.training import RunFolder
 
 PLAIN = LossConfig()
 FOCAL = LossConfig(name="focal", gamma=0.5, beta=0.999)
-PLAIN_FOCAL = LossConfig(name="focal", gamma=0.5, weighting="uniform")
+PLAIN_FOCAL = LossConfig(name="focal", gamma=0.5)
 
 
-def run_of(loss=PLAIN, seed=0, data="cifar10", imbalance=50.0, **values):
+def run_of(loss=PLAIN, seed=0, data="cifar10", imbalance=50.0, model="resnet32", **values):
     data = DataConfig(name=data, subset=SubsetOptions(imbalance=imbalance))
-    return RunConfig(data=data, loss=loss, seed=seed, **values)
+    return RunConfig(data=data, model=ModelConfig(name=model), loss=loss, seed=seed, **values)
 
 
 def result_of(config, classes=10, **metrics):
@@ -69,30 +69,37 @@ def write_run(runs, config, name=None, done=True, classes=10, **metrics):
     return folder
 
 
-def leaf_names(value):
-    for field in dataclasses.fields(value):
-        inner = getattr(value, field.name)
-        yield from leaf_names(inner) if dataclasses.is_dataclass(inner) else [field.name]
+def write_adjustment(folder, method="tau_norm", tau=1.0, **metrics):
+    final = result_of(RunFolder(folder).config(), **metrics)["final"]
+    slug = f"{method}_{tau:g}"
+    return RunFolder(folder).write_adjustment(slug, {"method": method, "tau": tau, "final": final})
+
+
+def count_leaves(value):
+    inner = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return sum(count_leaves(each) if dataclasses.is_dataclass(each) else 1 for each in inner)
 
 
 def test_every_value_of_a_configuration_has_a_name_of_its_own():
-    names = list(leaf_names(RunConfig()))
-    assert len(names) == len(set(names))
-    assert sorted(names) == sorted({*SETTING, "seed", "head_of"} - {"head_from"})
+    names = set(leaves(RunConfig))
+    assert len(names) == count_leaves(RunConfig())
+    where = {"path", "test_data", "image_root", "weights_path"}
+    assert names - where == {*SETTING, "seed", "weights", "weights_sha256"} - {"weights_from", "adjustment"}
     metrics = set(result_of(RunConfig())["final"]) - {"lr"}
     assert metrics.isdisjoint(names)
 
 
 def test_a_complete_run_is_a_row_of_all_it_was_and_gave(tmp_path):
-    config = replace(run_of(FOCAL, seed=3, imbalance=10), model="resnet20")
+    config = run_of(FOCAL, seed=3, imbalance=10, model="resnet20")
     write_run(tmp_path, config, error=12.5, few=0.25, status=1.0, new_metric=2)
     frame = load_results(tmp_path)
     (row,) = to_records(frame)
     assert (row["run_id"], row["status"], row["problem"]) == (config.run_id, "complete", None)
-    assert (row["method"], row["loss"], row["weighting"]) == ("focal_0.5_0.999", "focal", "effective")
+    assert (row["method"], row["loss"]) == ("class-balanced focal, β 0.999, γ 0.5", "focal")
+    assert (row["weighting"], row["freeze"], row["adjustment"]) == ("effective", False, None)
     assert (row["data"], row["imbalance"], row["seed"], row["model"]) == ("cifar10", 10.0, 3, "resnet20")
-    assert (row["beta"], row["gamma"], row["lr"]) == (0.999, 0.5, 0.1)
-    assert (row["max_count"], row["folds"], row["fold"], row["test_data"]) == (None, None, None, None)
+    assert (row["beta"], row["gamma"], row["lr"], row["lr_decay"]) == (0.999, 0.5, 0.1, 0.01)
+    assert (row["max_count"], row["folds"], row["fold"], row["weights"]) == (None, None, None, None)
     assert frame["milestones"][0] == (160.0, 180.0)
     assert (row["error"], row["few"], row["medium"], row["recall"]) == (12.5, 0.25, 0.6, [0.75] * 10)
     assert (row["best_error"], row["seconds"], row["images_per_second"]) == (12.5, 600.0, 2000.0)
@@ -155,7 +162,7 @@ def test_every_status_is_told_with_its_problem(tmp_path):
     assert problems["i-half"].startswith("metrics.jsonl is damaged in line 2: ")
     assert problems["j-error"] == "error.json is damaged: it has no error"
     assert problems["k-short"] == "result.json is damaged: it has no error"
-    assert problems["m-deep"].startswith("config.json is no JSON: ")
+    assert problems["m-deep"].startswith("config.json is not valid JSON: ")
     assert problems["n-lock"] == "it has no config.json"
     assert problems["o-nan"] == "result.json is damaged: nan is no number"
     incomplete = frame[frame["status"] != "complete"]
@@ -243,11 +250,11 @@ def test_a_folder_without_runs_is_refused_in_one_line(tmp_path, monkeypatch):
 
 
 def write_grid(runs, generator, seeds=(0, 1, 2)):
-    """Errors by label and seed, of runs that are written in no order."""
+    """Errors by method and seed, of runs that are written in no order."""
     errors = {}
     for seed in seeds:
         for loss in (FOCAL, PLAIN_FOCAL, PLAIN, LossConfig(beta=0.9), LossConfig(weighting="inverse")):
-            errors[loss.label, seed] = error = float(generator.uniform(20, 40))
+            errors[loss.title, seed] = error = float(generator.uniform(20, 40))
             write_run(runs, run_of(loss, seed), error=error, many=1 - error / 100)
     return errors
 
@@ -256,10 +263,12 @@ def test_means_and_spreads_are_those_of_numpy(tmp_path):
     errors = write_grid(tmp_path, np.random.default_rng(0))
     write_run(tmp_path, run_of(PLAIN, seed=9), done=False)
     found = summarize_results(load_results(tmp_path)).set_index("method")
-    assert found.index.tolist() == ["softmax", "softmax_0.9", "softmax_inverse", "focal_0.5", "focal_0.5_0.999"]
+    weighted = ["class-balanced softmax, β 0.9", "softmax, 1/n weights"]
+    focal = ["focal, γ 0.5", "class-balanced focal, β 0.999, γ 0.5"]
+    assert found.index.tolist() == ["softmax", *weighted, *focal]
     assert found["n"].tolist() == [3] * 5
-    for label, row in found.iterrows():
-        values = np.array([errors[label, seed] for seed in range(3)])
+    for method, row in found.iterrows():
+        values = np.array([errors[method, seed] for seed in range(3)])
         assert row["error_mean"] == pytest.approx(values.mean())
         assert row["error_std"] == pytest.approx(np.sqrt(((values - values.mean()) ** 2).sum() / 2))
         assert row["many_mean"] == pytest.approx(1 - values.mean() / 100)
@@ -267,7 +276,7 @@ def test_means_and_spreads_are_those_of_numpy(tmp_path):
     assert "recall_mean" not in found
     assert "seed" not in found
     assert pd.isna(found.loc["softmax", "beta"])
-    assert found.loc["focal_0.5", "gamma"] == 0.5
+    assert found.loc["focal, γ 0.5", "gamma"] == 0.5
 
 
 def test_one_run_has_no_spread_and_the_same_run_twice_is_one(tmp_path):
@@ -288,7 +297,7 @@ def test_settings_are_in_order_and_differ_by_anything_but_the_seed(tmp_path):
         run_of(imbalance=None),
         run_of(),
         run_of(model="resnet8"),
-        run_of(LossConfig(name="sigmoid")),
+        run_of(LossConfig(name="sigmoid", beta=0.999)),
         run_of(imbalance=100.0),
         replace(run_of(imbalance=100.0), data=replace(run_of(imbalance=100.0).data, fold=FoldOptions(folds=3, fold=1))),
         run_of(data="digits"),
@@ -301,7 +310,7 @@ def test_settings_are_in_order_and_differ_by_anything_but_the_seed(tmp_path):
     assert [(row["data"], row["imbalance"], row["model"], row["method"], row["folds"]) for row in found] == [
         ("cifar10", None, "resnet32", "softmax", None),
         ("cifar10", 50.0, "resnet32", "softmax", None),
-        ("cifar10", 50.0, "resnet32", "sigmoid_0.999", None),
+        ("cifar10", 50.0, "resnet32", "class-balanced sigmoid, β 0.999", None),
         ("cifar10", 50.0, "resnet8", "softmax", None),
         ("cifar10", 100.0, "resnet32", "softmax", None),
         ("cifar10", 100.0, "resnet32", "softmax", 3),
@@ -325,10 +334,11 @@ def test_intervals_are_those_of_a_paired_t_test(tmp_path_factory, seed, pairs, c
     write_run(runs, run_of(FOCAL, seed=77), error=99.0)  # has no partner
     found = deltas(load_results(runs), ("error", "many"), confidence).set_index("method")
     shutil.rmtree(runs)
-    assert found.index.tolist() == ["softmax_0.9", "softmax_inverse", "focal_0.5_0.999"]
-    for label, row in found.iterrows():
-        plain = "focal_0.5" if label.startswith("focal") else "softmax"
-        mine, theirs = ([errors[name, place] for place in range(pairs)] for name in (label, plain))
+    balanced = "class-balanced focal, β 0.999, γ 0.5"
+    assert found.index.tolist() == ["class-balanced softmax, β 0.9", "softmax, 1/n weights", balanced]
+    for method, row in found.iterrows():
+        plain = "focal, γ 0.5" if method == balanced else "softmax"
+        mine, theirs = ([errors[name, place] for place in range(pairs)] for name in (method, plain))
         interval = stats.ttest_rel(mine, theirs).confidence_interval(confidence)
         assert row["pairs"] == pairs
         assert row["error_delta"] == pytest.approx(np.subtract(mine, theirs).mean())
@@ -344,7 +354,7 @@ def test_a_setting_without_a_plain_partner_is_there_with_no_pairs(tmp_path):
     write_run(tmp_path, run_of(PLAIN_FOCAL, seed=1))
     write_run(tmp_path, run_of(PLAIN_FOCAL, model="resnet8"))
     (row,) = to_records(deltas(load_results(tmp_path)))
-    assert (row["method"], row["pairs"]) == ("focal_0.5_0.999", 0)
+    assert (row["method"], row["pairs"]) == ("class-balanced focal, β 0.999, γ 0.5", 0)
     assert row["error_delta"] is row["error_low"] is row["few_high"] is None
 
 
@@ -384,9 +394,11 @@ def test_bad_arguments_are_named(tmp_path, arguments, message):
 
 
 def test_files_hold_all_of_the_table(tmp_path):
-    write_run(tmp_path / "runs", run_of(FOCAL, data="été"), error=30.0, recall=[0.5, None], nll=math.inf)
-    without_drops = replace(run_of(seed=1), optimizer=replace(run_of().optimizer, milestones=()))
-    write_run(tmp_path / "runs", without_drops, done=False)
+    own = run_of(FOCAL, data="été")
+    own = replace(own, data=replace(own.data, fingerprint="0" * 64))
+    write_run(tmp_path / "runs", own, error=30.0, recall=[0.5, None], nll=math.inf)
+    without_milestones = replace(run_of(seed=1), optimizer=replace(run_of().optimizer, milestones=()))
+    write_run(tmp_path / "runs", without_milestones, done=False)
     frame = load_results(tmp_path / "runs")
     write_results(frame, tmp_path / "new" / "results.JSON")
     read = json.loads((tmp_path / "new" / "results.JSON").read_bytes())
@@ -436,40 +448,64 @@ def test_hundreds_of_runs_take_seconds(tmp_path):
 def test_heads_of_runs_that_differ_by_their_seed_are_one_setting(tmp_path):
     parents = [run_of(loss, seed) for loss in (PLAIN, LossConfig(beta=0.999)) for seed in (0, 1)]
     for parent in parents:
-        for config in (parent, retrained(parent), rebalanced(parent, "tau_norm", 0.5)):
-            write_run(tmp_path, config, error=20.0 + parent.seed)
+        head = retrained(parent, parent.run_id)
+        head = replace(head, model=replace(head.model, weights_sha256=f"{parent.run_id:0<64}"[:64]))
+        for config in (parent, head):
+            write_adjustment(write_run(tmp_path, config, error=20.0 + parent.seed), tau=0.5)
     rows = to_records(summarize_results(load_results(tmp_path)))
-    assert [(row["method"], row["head_method"], row["n"]) for row in rows] == [
-        ("softmax", None, 2),
-        ("softmax", "retrain", 2),
-        ("softmax", "retrain", 2),
-        ("softmax", "tau_norm", 2),
-        ("softmax_0.999", None, 2),
-        ("softmax_0.999", "tau_norm", 2),
+    plain, adjusted = "softmax", "softmax, τ-norm τ 0.5"
+    assert [(row["method"], row["freeze"], row["adjustment"], row["n"]) for row in rows] == [
+        (plain, False, None, 2),
+        (adjusted, False, "tau_norm_0.5", 2),
+        *[("softmax, cRT", True, None, 2)] * 2,
+        *[("softmax, cRT, τ-norm τ 0.5", True, "tau_norm_0.5", 2)] * 2,
+        ("class-balanced softmax, β 0.999", False, None, 2),
+        ("class-balanced softmax, β 0.999, τ-norm τ 0.5", False, "tau_norm_0.5", 2),
     ]
-    assert {row["head_from"] for row in rows[1:3]} == {parents[0].setting_id, parents[2].setting_id}
+    assert {row["weights_from"] for row in rows[2:4]} == {parents[0].setting_id, parents[2].setting_id}
     shutil.rmtree(tmp_path / parents[0].run_id)
     frame = load_results(tmp_path)
-    assert (frame["head_from"] == parents[0].run_id).sum() == 2
+    assert (frame["weights_from"] == parents[0].run_id).sum() == 2  # the name of what is gone
 
 
-def test_heads_of_heads_that_differ_by_their_seed_are_one_setting(tmp_path):
-    for seed in (0, 1):
-        parent = run_of(PLAIN, seed)
-        for config in (parent, retrained(parent), rebalanced(retrained(parent), "tau_norm", 0.5)):
-            write_run(tmp_path, config)
-    rows = to_records(summarize_results(load_results(tmp_path)))
-    assert [(row["head_method"], row["n"]) for row in rows] == [(None, 2), ("retrain", 2), ("tau_norm", 2)]
+def test_an_adjustment_is_a_row_beside_its_run(tmp_path):
+    run = write_run(tmp_path, run_of(PLAIN), error=25.0)
+    write_adjustment(run, "tau_norm", 0.5, error=22.0, recall=[0.5] * 10)
+    write_adjustment(run, "logit_adjustment", 1.0, error=21.0)
+    rows = {row["adjustment"]: row for row in to_records(load_results(tmp_path))}
+    assert list(rows) == [None, "logit_adjustment_1", "tau_norm_0.5"]
+    assert {row["run_id"] for row in rows.values()} == {run.name}
+    assert {row["status"] for row in rows.values()} == {"complete"}
+    assert [row["method"] for row in rows.values()] == [
+        "softmax",
+        "softmax, logit adjustment τ 1",
+        "softmax, τ-norm τ 0.5",
+    ]
+    assert [row["error"] for row in rows.values()] == [25.0, 21.0, 22.0]
+    assert rows["tau_norm_0.5"]["recall"] == [0.5] * 10
+    assert [row["published"] for row in rows.values()] == [25.19, None, None]  # of the run as it was trained
+    assert summarize_results(load_results(tmp_path))["n"].tolist() == [1, 1, 1]
 
 
-def test_a_run_that_is_its_own_head_is_listed_as_damaged(tmp_path):
-    config = rebalanced(run_of(PLAIN), "tau_norm", of="a")
-    write_run(tmp_path, config).rename(tmp_path / "a")
-    assert load_results(tmp_path)["status"].tolist() == ["damaged"]
-
-
-def test_nothing_was_published_of_other_samplings_and_heads():
-    config = run_of(PLAIN)
-    assert published(config) is not None
-    assert published(rebalanced(config, "tau_norm")) is None
-    assert published(replace(config, data=replace(config.data, sampling="square_root"))) is None
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "adjustments/tau_norm_1.json is damaged: "),
+        ("[]", "adjustments/tau_norm_1.json is damaged: it has no method"),
+        ('{"method": "tau_norm", "tau": 1, "final": {}}', "adjustments/tau_norm_1.json is damaged: it has no error"),
+        ('{"method": "tau_norm", "tau": [], "final": {"error": 1}}', "adjustments/tau_norm_1.json is damaged: "),
+    ],
+)
+def test_a_damaged_adjustment_is_a_row_and_stops_no_other(tmp_path, content, problem):
+    run = write_run(tmp_path, run_of(PLAIN))
+    write_adjustment(run, "logit_adjustment")
+    write_adjustment(run, "tau_norm").write_text(content)
+    rows = to_records(load_results(tmp_path))
+    assert [(row["adjustment"], row["status"]) for row in rows] == [
+        (None, "complete"),
+        ("logit_adjustment_1", "complete"),
+        ("tau_norm_1", "damaged"),
+    ]
+    assert rows[2]["problem"].startswith(problem)
+    assert rows[2]["error"] is rows[2]["seconds"] is None
+    assert summarize_results(load_results(tmp_path))["n"].tolist() == [1, 1]

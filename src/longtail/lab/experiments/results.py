@@ -181,18 +181,20 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     run = _row(path)
     if run["status"] != "complete":
         return [run]
-    rows = [run]
-    for slug, found in RunFolder(path).adjustments().items():
-        symbol = ADJUSTMENTS.get(found["method"], found["method"])
-        changed: dict[str, Any] = {
-            "adjustment": slug,
-            "method": f"{run['method']}, {symbol} τ {shortest(found['tau'])}",
-        }
-        final = found["final"]
-        outcome = _metrics_of(final, path / "adjustments" / f"{slug}.json")
-        changed |= {"metrics": outcome, "published": None, "best_error": final["error"], "seconds": None}
-        rows.append(run | changed)
-    return rows
+    slugs = sorted(file.stem for file in (path / "adjustments").glob("*.json"))
+    return [run, *(_adjusted(run, path, slug) for slug in slugs)]
+
+
+def _adjusted(run: dict[str, Any], path: Path, slug: str) -> dict[str, Any]:
+    row = run | {"adjustment": slug, "metrics": {}, "published": None, "best_error": None, "seconds": None}
+    try:
+        found = RunFolder(path).adjustment(slug)
+        with _damage_named(path / "adjustments" / f"{slug}.json"):
+            metrics = _final_metrics(found["final"])
+            name, tau = ADJUSTMENTS.get(found["method"], found["method"]), shortest(_finite(found["tau"]))
+    except ConfigError as error:
+        return row | {"status": "damaged", "problem": _problem(error, path)}
+    return row | {"method": f"{run['method']}, {name} τ {tau}", "metrics": metrics, "best_error": metrics["error"]}
 
 
 def _row(path: Path) -> dict[str, Any]:
@@ -217,9 +219,12 @@ def _row(path: Path) -> dict[str, Any]:
             return row | {"status": "complete"} | outcome
         return row | {"status": "unfinished", "problem": f"{len(epochs)} of {config.optimizer.epochs} epochs"}
     except (ConfigError, OSError) as error:
-        # The name of the folder is in the row already.
-        problem = str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is no run folder: it", "it")
-        return row | {"status": "damaged", "problem": _line(problem)}
+        return row | {"status": "damaged", "problem": _problem(error, path)}
+
+
+def _problem(error: Exception, path: Path) -> str:
+    """Without the name of the folder, which is in the row already."""
+    return _line(str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is no run folder: it", "it"))
 
 
 def _weights_from(path: Path, config: RunConfig) -> str | None:
@@ -253,11 +258,6 @@ def _outcome(result: Any, run_id: str) -> dict[str, Any]:
         "seconds": _finite(result["seconds"]),
         "versions": {f"version_{name}": str(value) for name, value in result["versions"].items()},
     }
-
-
-def _metrics_of(final: Any, file: Path) -> dict[str, Any]:
-    with _damage_named(file):
-        return _final_metrics(final)
 
 
 def _final_metrics(final: Any) -> dict[str, Any]:
