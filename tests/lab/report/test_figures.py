@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from longtail.lab.config import ConfigError, LossConfig, ModelConfig
+from longtail.lab.config import ConfigError, LossConfig
 from longtail.lab.experiments import heatmap as heatmap_runs
 from longtail.lab.experiments import load_results, losses
 from longtail.lab.report import FIGURES, Inputs, figures, save
@@ -339,7 +339,7 @@ def test_two_lists_of_betas_are_two_losses_and_not_two_seeds(tmp_path):
 
 def test_runs_of_several_experiments_are_never_mixed(tmp_path):
     write_run(tmp_path, run_of(PLAIN))
-    write_run(tmp_path, run_of(BALANCED, model=ModelConfig(name="resnet8")))
+    write_run(tmp_path, run_of(BALANCED, model="resnet8"))
     with pytest.raises(ConfigError, match=r"the runs differ in model \(resnet32, resnet8\)"):
         figures.group_recalls(load_results(tmp_path))
     other = run_of(PLAIN)

@@ -172,6 +172,25 @@ def test_an_adjustment_is_a_row_beside_its_run_and_no_run(tmp_path):
     assert [(row[0], row[6]) for row in rows[1:]] == [("softmax", "30.00"), ("softmax, τ-norm τ 1", "25.00")]
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "adjustments/tau_norm_1.json is damaged: "),
+        ('{"method": "tau_norm", "tau": 1.0, "final": {}}', "adjustments/tau_norm_1.json is damaged: it has no error"),
+        ('{"method": "tau_norm", "tau": "x", "final": {"error": 1}}', "adjustments/tau_norm_1.json is damaged: "),
+    ],
+)
+def test_a_damaged_adjustment_is_listed_and_its_run_still_counts(tmp_path, content, problem):
+    folder = write_run(tmp_path, run_of(PLAIN), error=30.0)
+    (folder / "adjustments").mkdir()
+    (folder / "adjustments" / "tau_norm_1.json").write_text(content)
+    page = Page(make_page(tmp_path))
+    assert [(row[0], row[6]) for row in page.rows("settings")[1:]] == [("softmax", "30.00")]
+    ((status, run_id, told),) = page.rows("problem-runs")[1:]
+    assert (status, run_id) == ("damaged", folder.name)
+    assert told.startswith(problem)
+
+
 def test_columns_are_added_where_settings_could_not_be_told_apart(tmp_path):
     config = run_of(FOCAL)
     write_run(tmp_path, config)

@@ -227,10 +227,6 @@ class RunFolder:
         write_atomically(path, json.dumps(content, indent=2) + "\n")
         return path
 
-    def adjustments(self) -> dict[str, dict[str, Any]]:
-        """All adjustments by their slugs."""
-        return {path.stem: self.adjustment(path.stem) for path in sorted((self.path / "adjustments").glob("*.json"))}
-
     def adjustment(self, slug: str) -> dict[str, Any]:
         """One adjustment: its method, τ and metrics."""
         path = self.path / "adjustments" / f"{slug}.json"
