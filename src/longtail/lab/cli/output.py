@@ -19,9 +19,9 @@ __all__ = ["DataDir", "console", "is_first_process", "print_json", "progress", "
 DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the data sets; $LONGTAIL_DATA by default.")]
 
 
-def console() -> Console:
-    """Standard output, as wide as a table needs where it is not a terminal."""
-    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
+def console(width: int = 160) -> Console:
+    """Standard output, as wide as a table may be where it is not a terminal."""
+    return Console(width=None if sys.stdout.isatty() else width, highlight=False, markup=False)
 
 
 def progress() -> Console:
