@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import pytest
 import tyro
@@ -35,14 +36,16 @@ def test_a_table_by_setting(runs, capsys):
     assert title.strip() == "cifar10, imbalance 50, resnet32, 200 epochs"
     for name in ("loss", "n", "error %", "many %", "medium %", "few %", "Δ error", "published"):
         assert name in header
-    assert plain.split() == ["focal_0.5", "3", "26.00", "±", "1.00", "90.0", "60.0", "12.5", "23.28"]
+    assert plain.split() == ["focal,", "γ", "0.5", "3", "26.00", "±", "1.00", "90.0", "60.0", "12.5", "23.28"]
     # Differences -3, -2, -4: mean -3, and 4.303 (t, 2 degrees of freedom) · 1 / √3 = 2.484 around it.
-    assert weighted.split()[:8] == ["focal_0.5_0.999", "3", "23.00", "±", "1.00", "90.0", "60.0", "50.0"]
+    name, numbers = weighted.split("  ", 1)
+    assert name == "class-balanced focal, β 0.999, γ 0.5"
+    assert numbers.split()[:7] == ["3", "23.00", "±", "1.00", "90.0", "60.0", "50.0"]
     assert "-3.00 [-5.48, -0.52]" in weighted
-    assert weighted.split()[-1] == "-"
+    assert weighted.split()[-1] == "–"
     assert "of the full protocol of Cui et al. 2019" in printed
     assert error == ""
-    assert max(map(len, printed.splitlines())) <= 100
+    assert max(map(len, printed.splitlines())) <= 128
 
 
 def test_columns_tell_the_rows_apart_and_are_no_more(tmp_path, capsys):
@@ -52,10 +55,10 @@ def test_columns_tell_the_rows_apart_and_are_no_more(tmp_path, capsys):
     printed, _ = run(capsys, tmp_path)
     title, header, *rows = printed.splitlines()
     assert title.strip() == "digits, imbalance 50, resnet32"
-    assert header.split()[:3] == ["epochs", "precision", "loss"]  # and no warm-up, which follows the epochs
+    assert header.split()[:3] == ["loss", "epochs", "precision"]  # and no warm-up, which follows the epochs
     assert "Δ" not in header
     assert "published" not in header
-    assert [row.split()[:2] for row in rows[:3]] == [["20", "32-true"], ["200", "32-true"], ["200", "bf16-mixed"]]
+    assert [row.split()[1:3] for row in rows[:3]] == [["20", "32-true"], ["200", "32-true"], ["200", "bf16-mixed"]]
 
 
 def test_a_wide_table_fits_where_output_goes_to_a_file(tmp_path, capsys):
@@ -65,11 +68,11 @@ def test_a_wide_table_fits_where_output_goes_to_a_file(tmp_path, capsys):
                 write_run(tmp_path, run_of(loss, data=data, imbalance=imbalance, model=model), few=0.5)
     printed, _ = run(capsys, tmp_path)
     assert "…" not in printed
-    assert sum(line.startswith(("cifar10", "inaturalist2018")) for line in printed.splitlines()) == 12
+    assert sum(len(re.findall(r" (?:cifar10|inaturalist2018) ", line)) for line in printed.splitlines()) == 12
 
 
-def test_the_name_of_a_loss_is_never_cut(tmp_path, capsys):
-    late = {"defer_reweighting": 160.0, "anneal_beta": 20.0}
+def test_the_name_of_a_loss_is_never_cut_nor_wrapped_in_a_file(tmp_path, capsys):
+    late = {"defer_reweighting": 0.8, "normalize": "samples"}
     others = [{"mixup": 0.25}, {"cutmix": 1.0}, {"sampling": "class_balanced"}, {"precision": "bf16-mixed"}]
     others += [{"batch_size": 64}, {"lr": 0.2}, {"model": "resnet110"}]
     for seed in (0, 1):
@@ -78,6 +81,10 @@ def test_the_name_of_a_loss_is_never_cut(tmp_path, capsys):
             write_run(tmp_path, with_fields(run_of(FOCAL, seed), changes), few=0.5)
     printed, _ = run(capsys, tmp_path)
     assert "…" not in printed
+    names = [line.split("  ")[0] for line in printed.splitlines()[2:12]]
+    assert "class-balanced focal, β 0.999, γ 0.5, normalised over samples, deferred to 0.8" in names
+    printed, _ = run(capsys, tmp_path, "--per-run")
+    assert len(printed.splitlines()) == 1 + 20
 
 
 def test_what_is_not_complete_is_named_on_standard_error_and_not_counted(runs, capsys):
@@ -92,7 +99,7 @@ def test_what_is_not_complete_is_named_on_standard_error_and_not_counted(runs, c
     assert lines[-1] == "and 5 more that are not complete"
     known = {f"unfinished: {name}: 0 of 200 epochs" for name in names} | {f"failed: {folder.name}: [red] disk full"}
     assert set(lines[:-1]) < known
-    assert printed.splitlines()[3].split()[1] == "3"
+    assert printed.splitlines()[3].split("  ")[:2] == ["class-balanced focal, β 0.999, γ 0.5", "3"]
     (alone,) = run(capsys, folder).err.splitlines()
     assert alone == f"failed: {folder.name}: [red] disk full"
 
@@ -101,8 +108,8 @@ def test_numbers_that_look_alike_are_shown_in_full(tmp_path, capsys):
     for momentum in (0.9999999, 0.99999999):
         write_run(tmp_path, with_fields(run_of(FOCAL), {"momentum": momentum}))
     _, header, *rows = run(capsys, tmp_path).out.splitlines()
-    assert header.split()[0] == "momentum"
-    assert [row.split()[0] for row in rows[:2]] == ["0.9999999", "0.99999999"]
+    assert header.split()[:2] == ["loss", "momentum"]
+    assert [re.split("  +", row)[1] for row in rows[:2]] == ["0.9999999", "0.99999999"]
 
 
 def test_searches_are_no_damaged_runs_and_it_is_said_where_theirs_are(tmp_path, capsys, monkeypatch):
@@ -122,10 +129,11 @@ def test_searches_are_no_damaged_runs_and_it_is_said_where_theirs_are(tmp_path, 
 def test_a_row_for_each_run(runs, capsys):
     unfinished = write_run(runs, run_of(FOCAL, 7), done=False)
     printed, _ = run(capsys, runs, "--per-run")
-    rows = {line.split()[0]: line.split()[1:] for line in printed.splitlines()[1:]}
-    assert rows[unfinished.name] == ["unfinished", "7", *["-"] * 6]
+    rows = {cells[0]: cells[1:] for cells in (re.split("  +", line) for line in printed.splitlines()[1:])}
+    name = "class-balanced focal, β 0.999, γ 0.5"
+    assert rows[unfinished.name] == ["unfinished", name, "7", *["–"] * 7]
     complete = rows[run_of(FOCAL, 1).run_id]
-    assert complete == ["complete", "1", "24.00", "24.00", "90.0", "60.0", "50.0", "600"]
+    assert complete == ["complete", name, "1", "24.00", "24.00", "90.0", "60.0", "50.0", "75.0", "600.0"]
     assert len(rows) == 7
 
 

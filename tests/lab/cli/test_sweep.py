@@ -34,7 +34,7 @@ def test_a_dry_run_measures_and_trains_nothing(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "which sweep? table2, beta_sweep, heatmap, table3, training_curves, small, or a .json or .py file"),
+        ([], "name a sweep: table2, beta_sweep, heatmap, table3, training_curves, small, or a .json or .py file"),
         (["heatmop"], "unknown sweep 'heatmop'"),
         (["heatmap"], "heatmap needs a --dataset: cifar10, cifar20, cifar100"),
         (["heatmap", "--dataset", "digits"], "unknown dataset 'digits'"),
@@ -42,7 +42,7 @@ def test_a_dry_run_measures_and_trains_nothing(capsys, tmp_path):
         (["heatmap", "--dataset", "cifar10", "--model", "resnet9"], "resnet9"),
         (["heatmap", "--dataset", "cifar10", "--seeds", "0"], "seeds"),
         (["nowhere.json"], "nowhere.json does not exist"),
-        (["own.json", "--seeds", "3"], "seeds would do nothing: own.json says it all"),
+        (["own.json", "--seeds", "3"], "--seeds applies to sweeps of the paper only: own.json says it all"),
     ],
 )
 def test_bad_sweeps_are_one_clear_line(capsys, words, message):
@@ -54,11 +54,11 @@ def test_bad_sweeps_are_one_clear_line(capsys, words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "which data? --data digits"),
-        (["--data", "digits", "--fold", "1", "--folds", "3"], "fold 1 would do nothing"),
+        ([], "--data is missing: digits"),
+        (["--data", "digits", "--set", "fold=1", "--folds", "3"], "fold must not be given: all folds are tried"),
         (["--data", "digits", "--folds", "1"], "folds must be from 2"),
         (["--data", "nowhere"], "nowhere"),
-        (["--data", "digits", "--trials", "3"], "trials would do nothing in the search grid"),
+        (["--data", "digits", "--trials", "3"], "trials has no effect with search grid"),
         (["--data", "digits", "--losses", "hinge"], "losses must be among softmax, sigmoid, focal"),
     ],
 )

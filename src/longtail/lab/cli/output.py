@@ -42,9 +42,9 @@ class _Console(Console):
         return super().render_str(escaped(text), **options)
 
 
-def console() -> Console:
-    """Standard output, as wide as a table needs where it is not a terminal."""
-    return _Console(width=None if sys.stdout.isatty() else 160)
+def console(width: int = 160) -> Console:
+    """Standard output, as wide as a table may be where it is not a terminal."""
+    return _Console(width=None if sys.stdout.isatty() else width)
 
 
 def progress() -> Console:

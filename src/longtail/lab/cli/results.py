@@ -27,6 +27,9 @@ Output = Annotated[
 PROBLEMS = 20
 """How many runs that are not complete are named."""
 
+WIDEST = 1000
+"""Of tables in files, in which nothing is wrapped."""
+
 Row = dict[str, Any]
 
 
@@ -72,9 +75,9 @@ def show_results(frame: DataFrame, per_run: bool = False, as_json: bool = False)
     if as_json:
         print_json({"runs": rows, "settings": settings, "deltas": changes})
     elif per_run:
-        console().print(run_table(frame).to_rich())
+        console(WIDEST).print(run_table(frame).to_rich())
     elif settings:
-        _print_settings(setting_table(frame), console())
+        _print_settings(setting_table(frame), console(WIDEST))
     _print_problems(rows, progress())
 
 

@@ -176,22 +176,21 @@ def _column(values: list[Any], dtype: str) -> pd.Series:
 def _rows(path: Path) -> list[dict[str, Any]]:
     """A run and its adjustments."""
     run = _row(path)
-    files = sorted((path / "adjustments").glob("*.json")) if run["status"] == "complete" else []
-    return [run, *(_adjusted(run, path, file) for file in files)]
+    if run["status"] != "complete":
+        return [run]
+    slugs = sorted(file.stem for file in (path / "adjustments").glob("*.json"))
+    return [run, *(_adjusted(run, path, slug) for slug in slugs)]
 
 
-def _adjusted(run: dict[str, Any], path: Path, file: Path) -> dict[str, Any]:
-    """The row of a run with another last layer."""
-    changed: dict[str, Any] = {"adjustment": file.stem, "metrics": {}, "published": None}
-    row = run | changed | {"best_error": None, "seconds": None}
+def _adjusted(run: dict[str, Any], path: Path, slug: str) -> dict[str, Any]:
+    row = run | {"adjustment": slug, "metrics": {}, "published": None, "best_error": None, "seconds": None}
     try:
-        found = RunFolder(path).adjustment(file.stem)
-        name = ADJUSTMENTS.get(found["method"], found["method"])
-        row["method"] = f"{run['method']}, {name} τ {shortest(found['tau'])}"
+        found = RunFolder(path).adjustment(slug)
         metrics = _final_metrics(found["final"])
-        return row | {"metrics": metrics, "best_error": metrics["error"]}
+        name, tau = ADJUSTMENTS.get(found["method"], found["method"]), shortest(found["tau"])
     except (ConfigError, OSError) as error:
         return row | {"status": "damaged", "problem": _problem(error, path)}
+    return row | {"method": f"{run['method']}, {name} τ {tau}", "metrics": metrics, "best_error": metrics["error"]}
 
 
 def _row(path: Path) -> dict[str, Any]:
@@ -217,7 +216,7 @@ def _row(path: Path) -> dict[str, Any]:
 
 
 def _problem(error: Exception, path: Path) -> str:
-    """What is wrong with a run, without the name of its folder, which is in the row already."""
+    """Without the name of the folder, which is in the row already."""
     return _line(str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is no run folder: it", "it"))
 
 

@@ -34,6 +34,15 @@ __all__ = [
 
 Row = dict[str, Any]
 
+MISSING = "–"
+"""What is shown where there is nothing."""
+
+SHORT = 20
+"""Texts of so many characters are never wrapped."""
+
+SHARED = {"data": "{}", "imbalance": "imbalance {}", "model": "{}", "epochs": "{} epochs"}
+"""How columns are told that are the same in all rows."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -42,10 +51,12 @@ class Column:
     Args:
         name: its header.
         numeric: whether it is set to the right and sorted as numbers.
+        shared: how the terminal tells a value that all rows have, above the table and in place of the column.
     """
 
     name: str
     numeric: bool = True
+    shared: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,26 +97,33 @@ class Table:
         columns: headers.
         lines: rows, in the order that they have at first.
         left_out: rows that there are beyond them.
-        caption: what all rows have in common.
     """
 
     columns: list[Column]
     lines: list[Line]
     left_out: int = 0
-    caption: str = ""
 
     def to_rich(self) -> rich.table.Table:
-        """For the terminal."""
+        """For the terminal: only long texts are wrapped."""
         from rich.table import Table as RichTable
 
-        table = RichTable(box=None, pad_edge=False, title=self.caption or None)
-        table.title_justify = "left"
-        for column in self.columns:
+        title, cells = [], []
+        table = RichTable(box=None, pad_edge=False, title_justify="left")
+        for place, column in enumerate(self.columns):
+            texts = [
+                " ".join(filter(None, (cell.text, cell.note))) for cell in (line.cells[place] for line in self.lines)
+            ]
+            if column.shared and len(set(texts)) == 1:
+                title += [column.shared.format(texts[0])] if texts[0] != MISSING else []
+                continue
+            cells.append(texts)
+            is_short = column.numeric or max(map(len, texts), default=0) <= SHORT
             table.add_column(
-                column.name, justify="right" if column.numeric else "left", no_wrap=column.numeric, overflow="fold"
+                column.name, justify="right" if column.numeric else "left", no_wrap=is_short, overflow="fold"
             )
-        for line in self.lines:
-            table.add_row(*(" ".join(filter(None, (cell.text, cell.note))) for cell in line.cells))
+        for row in zip(*cells, strict=True):
+            table.add_row(*row)
+        table.title = ", ".join(title) if title else None
         return table
 
     def to_csv(self) -> str:
@@ -142,7 +160,7 @@ def setting_table(frame: DataFrame) -> Table:
     known = any(row["published"] is not None for row in settings)
     columns = [
         Column("loss", numeric=False),
-        *(Column(column_title(name), _is_numeric(settings, name)) for name in names),
+        *(Column(column_title(name), _is_numeric(settings, name), SHARED.get(name, "")) for name in names),
     ]
     columns += [Column(name) for name in ("n", "error %", *(f"{name} %" for name in groups))]
     columns += [Column("Δ error")] * compared + [Column("published (full protocol)")] * known
@@ -229,7 +247,7 @@ def _is_numeric(rows: list[Row], name: str) -> bool:
 
 def shown(value: Any) -> str:
     """A value of a configuration, for people."""
-    return "–" if value is None else shortest(value)
+    return MISSING if value is None else shortest(value)
 
 
 def is_missing(value: float | None) -> bool:
@@ -243,7 +261,7 @@ def value_cell(value: Any) -> Cell:
 
 def number_cell(value: float | None, note: str = "", form: str = ".2f") -> Cell:
     """A number; a dash where there is none."""
-    return Cell("–") if value is None else Cell(f"{value:{form}}", value, note)
+    return Cell(MISSING) if value is None else Cell(f"{value:{form}}", value, note)
 
 
 def percent_cell(value: float | None) -> Cell:
