@@ -257,6 +257,16 @@ def test_progress_tells_the_cost_first_and_each_loss_then(tmp_path, monkeypatch)
     assert lines[-1].startswith("training with class-balanced softmax, β 0.9 on all training images")
 
 
+def test_a_dry_run_tells_the_cost_and_trains_nothing(tmp_path, monkeypatch):
+    executor = Scored(RunOptions(runs=tmp_path), noisy(by_beta))
+    monkeypatch.setattr(sys.modules[tune.__module__], "make_executor", lambda where, options: executor)
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    assert tune(configure, SearchOptions(), RunOptions(runs=tmp_path), console=console, dry_run=True) is None
+    assert said.getvalue().startswith("25 losses × 5 folds, 2 runs at a time; measuring …\nabout ")
+    assert executor.trained == []
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_pruning_is_that_of_optuna(seed):
     draw = np.random.default_rng(seed)

@@ -9,6 +9,7 @@ from tyro.conf import OmitArgPrefixes
 
 from longtail.lab.cli.arguments import (
     AsJson,
+    DryRun,
     RunningArguments,
     SetupArguments,
     command_for,
@@ -34,6 +35,7 @@ def tune_command(
     ] = None,
     running: Annotated[RunningArguments, OmitArgPrefixes] = RunningArguments(),
     where: Annotated[ExecutorOptions, OmitArgPrefixes] = ExecutorOptions(),
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the best loss, β and γ for your data by cross-validation, and train with it.
@@ -54,7 +56,9 @@ def tune_command(
         return replace(config, data=replace(config.data, fold=replace(config.data.fold, folds=folds)))
 
     options = running.options
-    result = tune(configure, search, options, where, progress())
+    result = tune(configure, search, options, where, progress(), dry_run=dry_run)
+    if result is None:
+        return
     if as_json:
         print_json(_content(result))
     else:

@@ -61,7 +61,9 @@ def tune(
     options: RunOptions = RunOptions(),
     where: ExecutorOptions = ExecutorOptions(),
     console: Console | None = None,
-) -> TuneResult:
+    *,
+    dry_run: bool = False,
+) -> TuneResult | None:
     """Find the best loss by cross-validation on the training images, and train with it on all of them.
 
     The score is the balanced accuracy, the mean over folds. Each fold is an ordinary run, tested on the training images
@@ -74,6 +76,7 @@ def tune(
         options: of all runs.
         where: the executor.
         console: where to show progress.
+        dry_run: only say what would be trained and how long it takes; nothing is returned.
 
     Example:
         >>> from longtail.lab.recipes import cifar
@@ -102,7 +105,9 @@ def tune(
         Progress(console, space.total * folds + 1) as progress,
     ):
         tuning = _Tuning(found, folds, search, space, options, executor, progress, lambda: stop.requested)
-        tuning.announce(len(dataset.train), len(dataset.test))
+        tuning.announce(len(dataset.train))
+        if dry_run:
+            return None
         tuning.run()
         result = tuning.finish(folder)
     content = _content(result, search, folds)
@@ -152,7 +157,7 @@ class _Tuning:
         self.busy: dict[RunConfig, float] = {}
         """Folds that another process trains, and when that was found out."""
 
-    def announce(self, train_images: int, test_images: int) -> None:
+    def announce(self, train_images: int) -> None:
         """Say what is tried and how long it takes; a fold is trained on the others, and tested on itself."""
         self._refresh()
         done = sum(len(each.scores) for each in self.candidates.values())

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from longtail.lab.training.cost import duration
+
 __all__ = ["Display"]
+
+LINE_SECONDS = 60.0
+"""Without a terminal there is a line at least this often."""
 
 
 class Position(Protocol):
@@ -32,6 +38,8 @@ class Display:
     def __init__(self, folder: Path | None, console: Console | None, epochs: int, steps: int, start: Position) -> None:
         self.console = console or Console(quiet=True)
         self.epochs, self.steps = epochs, steps
+        self.began = self.said = time.monotonic()
+        self.start = start.epoch * steps + start.step
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -65,6 +73,11 @@ class Display:
             completed=now.epoch * self.steps + now.step,
             description=f"epoch {now.epoch + 1}/{self.epochs}",
         )
+        if not self.console.is_terminal and time.monotonic() - self.said >= LINE_SECONDS:
+            done = now.epoch * self.steps + now.step
+            pace = (time.monotonic() - self.began) / max(done - self.start, 1)
+            left = duration(pace * (self.epochs * self.steps - done))
+            self.say(f"epoch {now.epoch + 1}/{self.epochs}: step {now.step}/{self.steps}, {left} left")
 
     def testing(self) -> None:
         """The test images are being looked at."""
@@ -92,4 +105,5 @@ class Display:
 
     def say(self, text: str) -> None:
         """A message that stays."""
+        self.said = time.monotonic()
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
