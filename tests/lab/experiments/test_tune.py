@@ -63,7 +63,9 @@ class Scored:
             final = {"balanced_accuracy": score, "error": 100 * (1 - score), "many": score, "medium": None, "few": 0.5}
             folder = RunFolder(self.runs / config.run_id)
             folder.path.mkdir(parents=True, exist_ok=True)
-            folder.result_file.write_text(json.dumps({"run_id": config.run_id, "final": final, "seconds": 1.0}))
+            folder.config_file.write_text(config.to_json())
+            result = {"run_id": config.run_id, "final": final, "best_error": final["error"], "seconds": 1.0}
+            folder.result_file.write_text(json.dumps(result | {"versions": {}}))
             self.trained.append(config)
             finished.append((task, config, Outcome("done")))
         del self.queue[:1]
