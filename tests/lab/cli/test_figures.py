@@ -103,7 +103,10 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys, runs, tmp_path):
         (["calibration", "--runs", plain], "none of the runs has a calibration"),
         (["error_over_beta", "--runs", plain], "error_over_beta needs complete runs with and without class weights"),
         (["heatmap", "--runs", runs, "--dataset", "cifar100"], "holds no run with data=cifar100"),
-        (["heatmap", "--runs", runs, "--only", "model"], "--only takes FIELD=VALUE, such as model=resnet32, got 'model'"),
+        (
+            ["heatmap", "--runs", runs, "--only", "model"],
+            "--only takes FIELD=VALUE, such as model=resnet32, got 'model'",
+        ),
         (["heatmap", "--runs", runs, "--only", "modal=resnet8"], "'model'"),
         (["heatmap", "--runs", runs, "--only", "imbalance=10,11"], "holds no run with imbalance=11"),
         (["heatmap", "--only", "model=resnet8"], "would do nothing without --runs"),
