@@ -147,9 +147,12 @@ def _loss(values: Mapping[str, Any], base: LossConfig | None) -> LossConfig:
         names = [name for name in WEIGHT_FIELDS if name not in ("weighting", "beta", "betas") or not reweighted]
         kept |= {name: getattr(base, name) for name in names}
         changes = kept | changes
-        if changes.get("weighting") == "uniform" and "defer_reweighting" not in values:
-            changes["defer_reweighting"] = None
-    return with_fields(RunConfig(), {"weighting": None} | changes).loss
+    changes = {"weighting": None} | changes
+    if "defer_reweighting" not in values:  # without weights, there is nothing to defer
+        loss = with_fields(RunConfig(), changes | {"defer_reweighting": None}).loss
+        if loss.is_plain:
+            return loss
+    return with_fields(RunConfig(), changes).loss
 
 
 def retrained(parent: RunConfig, weights: str, epochs: int | None = 10) -> RunConfig:

@@ -156,6 +156,7 @@ BETAS = (0.9, 0.99, 0.5, 0.0, 1.0, 0.9, 0.9, 0.9, 0.999, 0.99)
         ({"betas": BETAS}, ["--class-balanced"], "softmax_0.999"),
         ({"betas": BETAS}, ["--seed", "1"], "softmax_betas"),
         ({"beta": 0.9, "defer_reweighting": 0.5}, ["--set", "weighting=uniform"], "softmax"),
+        ({"beta": 0.9, "defer_reweighting": 0.5}, ["--beta", "0"], "softmax_0"),
         ({"beta": 0.9, "defer_reweighting": 0.5}, ["--loss", "sigmoid"], "sigmoid_0.9_drw0.5"),
         ({"weighting": "inverse"}, ["--beta", "0.9"], "softmax_0.9"),
     ],

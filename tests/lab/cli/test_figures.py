@@ -60,7 +60,7 @@ def test_all_makes_what_can_be_made_and_says_what_was_left_out(capsys, tmp_path)
     without = {name for name, figure in FIGURES.items() if not figure.needs_runs}
     assert {path.stem for path in tmp_path.iterdir()} == without
     assert len(printed.splitlines()) == len(without)
-    assert "left out: heatmap: it needs runs: --runs RUNS" in error.splitlines()
+    assert "left out: heatmap: --runs is missing" in error.splitlines()
     assert len(error.splitlines()) == len(FIGURES) - len(without)
 
 
@@ -76,7 +76,7 @@ def test_all_with_runs(capsys, runs, tmp_path):
 def test_only_takes_one_of_several_values(capsys, runs, tmp_path):
     run(capsys, "heatmap", "-o", tmp_path, "--runs", runs, "--only", "imbalance=10,50", "loss=focal", *SVG)
     both = (tmp_path / "heatmap.svg").read_text()
-    run(capsys, "heatmap", "-o", tmp_path, "--runs", runs, "--only", "imbalance=10", *SVG)
+    run(capsys, "heatmap", "-o", tmp_path, "--runs", runs, "--only", "imbalance=10", "method=focal, γ 0.5", *SVG)
     assert ">50<" in both
     assert ">50<" not in (tmp_path / "heatmap.svg").read_text()
 
@@ -95,15 +95,18 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys, runs, tmp_path):
     plain = tmp_path / "plain"
     write_run(plain, run_of(PLAIN))
     for words, message in (
-        ([], "which figure? random_covering, "),
+        ([], "name a figure: random_covering, "),
         (["heatmop"], "'heatmap'"),
-        (["heatmap"], "heatmap: it needs runs: --runs RUNS"),
+        (["heatmap"], "heatmap: --runs is missing"),
         (["heatmap", "--runs", tmp_path / "nowhere"], "holds no runs"),
         (["recall_per_class", "--runs", plain], "plain"),
         (["calibration", "--runs", plain], "none of the runs has a calibration"),
         (["error_over_beta", "--runs", plain], "error_over_beta needs complete runs with and without class weights"),
         (["heatmap", "--runs", runs, "--dataset", "cifar100"], "holds no run with data=cifar100"),
-        (["heatmap", "--runs", runs, "--only", "model"], "FLAG=VALUE"),
+        (
+            ["heatmap", "--runs", runs, "--only", "model"],
+            "--only takes FIELD=VALUE, such as model=resnet32, got 'model'",
+        ),
         (["heatmap", "--runs", runs, "--only", "modal=resnet8"], "'model'"),
         (["heatmap", "--runs", runs, "--only", "imbalance=10,11"], "holds no run with imbalance=11"),
         (["heatmap", "--only", "model=resnet8"], "would do nothing without --runs"),

@@ -16,7 +16,7 @@ from longtail.lab.cli.figures import ENDINGS
 from longtail.lab.cli.output import DataDir, console, print_classes, print_json, progress
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions, config_errors
 from longtail.lab.data import ImageFolderOptions, SubsetOptions, open_dataset
-from longtail.lab.recipes import RECIPES, default_recipe
+from longtail.lab.recipes import RECIPES, configure, default_recipe
 
 if TYPE_CHECKING:
     from longtail.lab.advice import Advice
@@ -50,7 +50,7 @@ def advise_command(
     Example: longtail advise --data digits --imbalance 50
     """
     if data is None:
-        raise ConfigError("which data? --data digits, a name of longtail data list, or a folder of images")
+        raise ConfigError("--data is missing: digits, another name of longtail data list, or a folder of images")
     with config_errors():
         check_in_unit_interval("quantile", quantile)
         if output is not None:
@@ -89,8 +89,8 @@ def _config(data: DataConfig, of_run: RunConfig | None) -> RunConfig:
 def _command(
     config: RunConfig, beta: float | None = None, betas: tuple[float, ...] = (), data_dir: Path | None = None
 ) -> str:
-    loss = replace(config.loss, weighting="effective", beta=beta, betas=betas)
-    return command_for(replace(config, loss=loss), RunOptions(data_dir=data_dir))
+    config = configure({"betas": betas} if betas else {"beta": beta}, config)
+    return command_for(config, RunOptions(data_dir=data_dir))
 
 
 def _content(advice: Advice, config: RunConfig, data_dir: Path | None) -> dict[str, Any]:

@@ -162,7 +162,8 @@ def _chosen(frame: DataFrame, runs: Path, dataset: str | None, only: Sequence[st
         with config_errors():
             check_choice("field", column, ("method", "seed", *SETTING))
         values = frame[column].tolist()
-        there = {one: [_matches(each, one) for each in values] for one in value.split(",")}
+        is_one = any(_matches(each, value) for each in values)  # the names of methods have commas in them
+        there = {one: [_matches(each, one) for each in values] for one in ([value] if is_one else value.split(","))}
         for one, found in there.items():
             if not any(found):
                 raise ConfigError(f"{runs}/ holds no run with {column}={one}")
