@@ -179,7 +179,7 @@ def test_a_run_that_is_not_finished_is_refused(parent, capsys):
     for arguments in (["retrain", parent], ["adjust", parent, "--method", "tau_norm"], ["evaluate", parent]):
         printed, error, code = run(capsys, *arguments)
         assert (printed, code, error.count("\n")) == ("", 2, 1)
-        assert f"{parent} is not finished: longtail train resumes it" in error
+        assert f"{parent} is not finished: resume its training first: longtail train --config {parent}" in error
     _, error, code = run(capsys, "train", "--data", "digits", "--pretrained", parent, "--freeze")
     assert (code, error.count("\n")) == (2, 1)
     assert "is not a finished run: it has no result.json" in error
