@@ -14,10 +14,10 @@ from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
 from longtail.lab.data import open_dataset
 from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_executor
 from longtail.lab.experiments.progress import Progress
-from longtail.lab.experiments.task import Outcome, Speeds, estimated_seconds
+from longtail.lab.experiments.task import Outcome
 from longtail.lab.files import check_writable
 from longtail.lab.training import Interrupted, RunFolder, TrainingError, identify, open_data, stop_signals
-from longtail.lab.training.cost import duration
+from longtail.lab.training.cost import Cost, duration
 
 __all__ = ["SweepResult", "complete_runs", "estimate", "measure_speeds", "run_sweep"]
 
@@ -164,7 +164,7 @@ def estimate(
         >>> seconds, slots = estimate(table2("cifar10"))  # doctest: +SKIP
     """
     images: dict[DataConfig, tuple[int, int]] = {}
-    speeds: dict[tuple[object, ...], Speeds] = {}
+    speeds: dict[tuple[object, ...], Cost] = {}
     seconds: dict[RunConfig, float] = {}
     with make_executor(where, options) as executor:
         for config in configs:
@@ -174,11 +174,11 @@ def estimate(
             kind = (config.data, config.model, config.precision, config.compile)
             if kind not in speeds:
                 speeds[kind] = measure_speeds(executor, config)
-            seconds[config] = estimated_seconds(config, *images[config.data], speeds[kind])
+            seconds[config] = speeds[kind].seconds(config, *images[config.data])
         return seconds, executor.slots
 
 
-def measure_speeds(executor: Executor, config: RunConfig) -> Speeds:
+def measure_speeds(executor: Executor, config: RunConfig) -> Cost:
     """How fast a network trains and tests with as many processes as there will be."""
     outcomes: list[Outcome] = []
     slots = executor.slots
@@ -190,4 +190,4 @@ def measure_speeds(executor: Executor, config: RunConfig) -> Speeds:
         if outcome.kind != "done":
             raise TrainingError(f"cannot measure {config.model.name} on {config.data.name}: {outcome.message}")
     train, test = (sum(outcome.value[name] for outcome in outcomes) / slots for name in ("train", "test"))
-    return Speeds(train, test)
+    return Cost(0.0, 0.0, train, test)

@@ -19,7 +19,6 @@ from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_ex
 from longtail.lab.experiments.progress import Progress
 from longtail.lab.experiments.search import Candidate, Grid, SearchOptions, Tpe, is_hopeless
 from longtail.lab.experiments.sweep import measure_speeds
-from longtail.lab.experiments.task import estimated_seconds
 from longtail.lab.files import write_atomically
 from longtail.lab.training import Interrupted, RunFolder, TrainingError, open_data, stop_signals
 from longtail.lab.training.cost import duration
@@ -168,7 +167,7 @@ class _Tuning:
         config = self._fold(next(iter(self.candidates), LossConfig()), 0)
         self.progress.say(f"{losses}, {self.executor.slots} runs at a time; measuring …")
         held_out = train_images // self.folds
-        seconds = estimated_seconds(config, train_images - held_out, held_out, measure_speeds(self.executor, config))
+        seconds = measure_speeds(self.executor, config).seconds(config, train_images - held_out, held_out)
         pruned = ", less what pruning saves" if self.search.prune else ""
         self.progress.say(f"about {duration(runs * seconds / self.executor.slots)}{pruned}")
         self.progress.expect(seconds)

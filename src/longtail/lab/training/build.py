@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from longtail.counts import IntArray
 from longtail.heads import param_groups
@@ -129,6 +129,14 @@ def _find_weights(model: ModelConfig) -> ModelConfig:
 def input_size(config: RunConfig) -> int:
     """Width and height of the network's input for image files."""
     return config.data.image_size or INPUT_SIZE
+
+
+def probe_images(config: RunConfig, dataset: ImageDataset, photographs: int = 2) -> Tensor:
+    """A few images of the size that the network will see."""
+    images = dataset.train
+    if isinstance(images, ImageFiles):
+        return torch.zeros(photographs, 3, input_size(config), input_size(config))
+    return torch.zeros(min(64, config.optimizer.batch_size), *images.images.shape[1:])
 
 
 def build_order(config: RunConfig, dataset: ImageDataset) -> Order:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -65,8 +65,24 @@ class Cost:
         return (epochs - epoch) * train_images / self.images_per_second + tests * test_images / self.tested_per_second
 
 
-def measure_cost(config: RunConfig, fabric: Fabric, network: nn.Module, criterion: nn.Module, images: Tensor) -> Cost:
-    """Run a few images through a copy of the network; neither the network nor the random numbers change."""
+def measure_cost(
+    config: RunConfig,
+    fabric: Fabric,
+    network: nn.Module,
+    criterion: nn.Module,
+    images: Tensor,
+    seconds: float = 0.0,
+) -> Cost:
+    """Run a few images through a copy of the network; neither the network nor the random numbers change.
+
+    Args:
+        config: of the run.
+        fabric: its device and precision.
+        network: as it will be trained.
+        criterion: its loss.
+        images: as many as are run at once.
+        seconds: how long to measure at least: the longer, the less other processes matter.
+    """
     probe = copy.deepcopy(network).to(fabric.device)
     probe.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     probe.train(not config.model.freeze)
@@ -89,7 +105,7 @@ def measure_cost(config: RunConfig, fabric: Fabric, network: nn.Module, criterio
     with torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []):
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             step()
-        train = _seconds(step, fabric.device)
+        train = _seconds(step, fabric.device, seconds)
         probe.eval()
 
         @torch.no_grad()
@@ -97,19 +113,22 @@ def measure_cost(config: RunConfig, fabric: Fabric, network: nn.Module, criterio
             with fabric.autocast():
                 probe(images)
 
-        test = _seconds(look, fabric.device)
+        test = _seconds(look, fabric.device, seconds)
     trained = sum(weight.numel() * weight.element_size() for weight in probe.parameters() if weight.requires_grad)
     weights = sum(weight.numel() * weight.element_size() for weight in probe.parameters())
     fixed = weights + trained * (1 + STATES[config.optimizer.name])
     return Cost(fixed, sum(kept.values()) / len(images), len(images) / train, len(images) / test)
 
 
-def _seconds(call: Any, device: torch.device) -> float:
-    began = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return max(time.perf_counter() - began, 1e-9)
+def _seconds(call: Callable[[], None], device: torch.device, at_least: float) -> float:
+    """Of one call, from as many as it takes."""
+    began, calls = time.perf_counter(), 0
+    while not calls or time.perf_counter() - began < at_least:
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        calls += 1
+    return max((time.perf_counter() - began) / calls, 1e-9)
 
 
 def check_memory(config: RunConfig, cost: Cost, available: float | None, processes: int = 1) -> None:

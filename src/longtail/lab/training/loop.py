@@ -17,7 +17,6 @@ from longtail.lab.config import ConfigError, RunConfig, RunOptions
 from longtail.lab.data import (
     Batch,
     ImageDataset,
-    ImageFiles,
     Loader,
     LongTailedSubset,
     Shard,
@@ -25,7 +24,15 @@ from longtail.lab.data import (
     training_loader,
 )
 from longtail.lab.models.batch_norm import synchronise_batch_norms
-from longtail.lab.training.build import build_loss, build_network, build_optimizer, build_order, input_size, open_data
+from longtail.lab.training.build import (
+    build_loss,
+    build_network,
+    build_optimizer,
+    build_order,
+    input_size,
+    open_data,
+    probe_images,
+)
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from longtail.lab.training.cost import (
     Cost,
@@ -92,7 +99,7 @@ def train(
     folder = RunFolder(options.runs / config.run_id)
     fabric = make_fabric(config.precision, options.accelerator, devices)
     console = console if fabric.is_global_zero else None
-    cost = measure_cost(config, fabric, network, build_loss(config, dataset.counts), _probe_images(config, dataset))
+    cost = measure_cost(config, fabric, network, build_loss(config, dataset.counts), probe_images(config, dataset))
     check_memory(config, cost, available_memory(fabric.device), fabric.world_size)
     with enough_memory(config), folder.written(), opened_by_first(folder, config, fabric), stop_signals() as stop:
         if fabric.world_size == 1 and folder.result_file.exists():
@@ -126,14 +133,6 @@ def describe(config: RunConfig, dataset: ImageDataset, cost: Cost, epoch: int, w
         f"{config.model.name}, {config.title}; {left}: about {duration(seconds)} "
         f"({world_size * cost.images_per_second:,.0f} images/s)"
     )
-
-
-def _probe_images(config: RunConfig, dataset: ImageDataset) -> Tensor:
-    """A few images of the size that the network will see."""
-    images = dataset.train
-    if isinstance(images, ImageFiles):
-        return torch.zeros(2, 3, input_size(config), input_size(config))
-    return torch.zeros(min(64, config.optimizer.batch_size), *images.images.shape[1:])
 
 
 def _complete(config: RunConfig, options: RunOptions, console: Console | None) -> Path | None:
