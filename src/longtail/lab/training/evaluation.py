@@ -112,9 +112,9 @@ def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = No
         >>> evaluate_run(load_run("runs/digits-…"))["error"]  # doctest: +SKIP
         8.2
     """
-    dataset, subset, _ = open_data(run.config, data_dir)
+    dataset, subset, config = open_data(run.config, data_dir)
     # Else images it was trained on could be among those of the test.
-    RunFolder(run.path).check_data(dataset, subset)
+    RunFolder(run.path).check_data(dataset, subset, config)
     images = dataset.test if split == "test" else dataset.train
     fabric = make_fabric(run.config.precision, "auto", 1)
     size = input_size(run.config)
