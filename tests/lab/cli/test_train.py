@@ -16,8 +16,8 @@ from PIL import Image
 
 from longtail.lab.cli import app
 from longtail.lab.config import RunConfig
-from longtail.lab.data import ImageDataset, ImageFiles, evaluation_loader, open_dataset
-from longtail.lab.training import Interrupted, RunFolder, loop
+from longtail.lab.data import DataError, ImageDataset, ImageFiles, evaluation_loader, open_dataset
+from longtail.lab.training import Interrupted, RunFolder, load_run, loop, predict, use
 from tests.lab.cli.test_data import run
 from tests.lab.training.runs import no_room_for, small_config
 from tests.lab.training.test_run_folder import interrupted
@@ -327,16 +327,53 @@ def test_predict_takes_several_paths(finished, capsys, digit_files):
     assert [row["path"] for row in csv.DictReader(io.StringIO(printed))] == [str(name) for name in names]
 
 
-def test_predict_skips_a_broken_image_by_name_where_it_is_asked_to(finished, capsys, digit_files):
-    printed, error, code = run(capsys, "predict", finished, digit_files, "--top", "1", "--on-error", "skip")
-    assert code == 0
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch", [2, 64])
+def test_predict_names_unreadable_images_and_goes_on(finished, capsys, digit_files, monkeypatch, workers, batch):
+    monkeypatch.setattr(use, "PREDICTION_BATCH", batch)
+    os.mkfifo(digit_files / "0b.png")
+    printed, error, code = run(capsys, "predict", finished, digit_files, "--top", "1", "--workers", workers)
+    assert code == 1
     paths = [row["path"] for row in csv.DictReader(io.StringIO(printed))]
     assert paths == [str(digit_files / f"{place}.png") for place in range(3)]
-    assert error.count("\n") == 1
-    assert str(digit_files / "1b.png") in error
-    printed, error, code = run(capsys, "predict", finished, digit_files, "--top", "1")
-    assert (code, error.count("\n")) == (2, 1)
-    assert str(digit_files / "1b.png") in error
+    assert error.splitlines() == [
+        f"error: {digit_files / '0b.png'} is no readable image: not a regular file",
+        f"error: {digit_files / '1b.png'} is no readable image: cannot identify image file",
+        "error: 2 of 5 images could not be read",
+    ]
+    printed, error, code = run(capsys, "predict", finished, digit_files, "--json", "--workers", workers)
+    assert (code, [image["path"] for image in json.loads(printed)]) == (1, paths)
+
+
+def test_predict_refuses_a_path_that_is_not_there_at_once(finished, capsys, digit_files):
+    printed, error, code = run(capsys, "predict", finished, digit_files, "nowhere.png")
+    assert (printed, error, code) == ("", "error: nowhere.png does not exist\n", 2)
+
+
+def test_predictions_are_those_of_each_image_alone(finished, monkeypatch, tmp_path):
+    images = open_dataset("digits").test.images
+    paths = [tmp_path / f"{place}.png" for place in range(11)]
+    for place, path in enumerate(paths):
+        Image.fromarray(images[40 * place][0].numpy()).save(path)
+    loaded = load_run(finished)
+    alone = [next(predict(loaded, [path])) for path in paths]
+    assert len({image["classes"][0] for image in alone}) > 3
+    monkeypatch.setattr(use, "PREDICTION_BATCH", 4)
+    for workers in (0, 2):
+        for found, expected in zip(predict(loaded, paths, workers=workers), alone, strict=True):
+            assert (found["path"], found["classes"]) == (expected["path"], expected["classes"])
+            assert found["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
+
+
+def test_from_python_an_unreadable_image_is_an_error_unless_somebody_takes_it(finished, digit_files):
+    loaded, paths = load_run(finished), [digit_files / "0.png", digit_files / "1b.png", digit_files / "2.png"]
+    found = predict(loaded, paths)
+    assert next(found)["path"] == str(paths[0])
+    with pytest.raises(DataError, match=r"1b\.png is no readable image"):
+        next(found)
+    errors = []
+    assert len(list(predict(loaded, paths, unreadable=errors.append))) == 2
+    assert [str(error) for error in errors] == [f"{paths[1]} is no readable image: cannot identify image file"]
 
 
 def test_predict_without_images_asks_for_them(finished, capsys):

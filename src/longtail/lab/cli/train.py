@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from longtail._checks import check_non_negative
 from longtail.lab.cli.arguments import (
     AsJson,
     DryRun,
@@ -25,9 +26,6 @@ from longtail.lab.cli.output import DataDir, console, is_first_process, print_cs
 from longtail.lab.config import RunConfig, RunOptions
 from longtail.lab.data import GROUPS, DataError
 from longtail.lab.data.image_scan import list_images
-
-if TYPE_CHECKING:
-    from longtail.lab.training import LoadedRun
 
 __all__ = ["Run", "evaluate_command", "predict_command", "run_training", "train_command"]
 
@@ -134,33 +132,46 @@ def predict_command(
     run: Run,
     images: Positional[Annotated[tuple[Path, ...], arg(metavar="IMAGES", help="Images, or folders of images.")]],
     top: Annotated[int, arg(help="How many classes to name.")] = 5,
-    on_error: Annotated[
-        Literal["stop", "skip"], arg(help="How to handle unreadable images: stop, or skip them by name.")
-    ] = "stop",
     adjustment: Adjustment = None,
+    workers: Annotated[int | None, flag("Loader processes; one per core, up to 8, by default.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Name the most probable classes of images, as CSV.
 
+    Images that cannot be read are named on standard error, the others follow, and the exit code is 1.
+
     Example: longtail predict runs/… photos/ --top 3
     """
-    from longtail.lab.training import load_run
+    from longtail.lab.training import TrainingError, load_run, predict
 
     if not images:
         raise ValueError("which images? longtail predict RUN photo.jpg, or a folder of images")
     paths: list[Path] = []
     for path in images:
+        if not path.exists():
+            raise ValueError(f"{path} does not exist")
         inside = [path]
         if path.is_dir():
             inside = [path / place / name for place, folder in list_images(path).items() for name in folder.images]
         if not inside:
             raise ValueError(f"{path} holds no images")
         paths += inside
-    found = _predictions(load_run(run, adjustment), paths, top, on_error == "skip")
+    if workers is not None:
+        check_non_negative("workers", workers)
+    say, unreadable = progress(), 0
+
+    def name(error: DataError) -> None:
+        nonlocal unreadable
+        unreadable += 1
+        say.print(f"error: {error}", soft_wrap=True)
+
+    found = predict(load_run(run, adjustment), paths, top, workers=workers, unreadable=name)
     if as_json:
         print_json(list(found))
-        return
-    print_csv(_rows(found))
+    else:
+        print_csv(_rows(found))
+    if unreadable:
+        raise TrainingError(f"{unreadable:,} of {len(paths):,} images could not be read")
 
 
 def _rows(predictions: Iterable[dict[str, Any]]) -> Iterator[tuple[object, ...]]:
@@ -169,15 +180,3 @@ def _rows(predictions: Iterable[dict[str, Any]]) -> Iterator[tuple[object, ...]]
             yield "path", "rank", "class", "probability"
         for rank, (name, probability) in enumerate(zip(image["classes"], image["probabilities"], strict=True), start=1):
             yield image["path"], rank, name, f"{probability:.4f}"
-
-
-def _predictions(run: LoadedRun, paths: list[Path], top: int, skip: bool) -> Iterator[dict[str, Any]]:
-    from longtail.lab.training import predict
-
-    for path in paths:
-        try:
-            yield from predict(run, [path], top)
-        except DataError as error:
-            if not skip:
-                raise
-            progress().print(str(error), soft_wrap=True)

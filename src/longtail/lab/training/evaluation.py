@@ -13,13 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
 
 from longtail._checks import check_choice, check_non_negative, check_positive_integer
 from longtail.counts import IntArray, class_counts
 from longtail.heads import adjust_logits
 from longtail.lab.config import ConfigError, RunConfig, config_errors, shortest
-from longtail.lab.data import evaluation_loader
+from longtail.lab.data import DataError, evaluation_loader
 from longtail.lab.data.decode import read_centre_crop, read_image
+from longtail.lab.data.loaders import available_cores
 from longtail.lab.models import build_model
 from longtail.lab.training.build import input_size, open_data
 from longtail.lab.training.loop import EVALUATION_BATCH, evaluate_network
@@ -28,6 +30,8 @@ from longtail.lab.training.processes import make_fabric
 from longtail.lab.training.run_folder import RunFolder, versions
 
 __all__ = ["METHODS", "LoadedRun", "adjust_run", "evaluate_run", "load_run", "predict"]
+
+PREDICTION_BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -126,8 +130,23 @@ def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = No
     return found | {"images": class_counts(images.labels.numpy(), len(dataset.classes)).tolist()}
 
 
-def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dict[str, Any]]:
+def predict(
+    run: LoadedRun,
+    paths: Sequence[Path],
+    top: int = 5,
+    *,
+    workers: int | None = None,
+    unreadable: Callable[[DataError], object] | None = None,
+) -> Iterator[dict[str, Any]]:
     """The most probable classes of image files, most probable first.
+
+    Args:
+        run: a finished run.
+        paths: the image files.
+        top: how many classes to name.
+        workers: processes that read them; by default one for each core, up to 8, and none for a few images.
+        unreadable: is given the error of each image that cannot be read, and the others follow; without it, the first
+            such error is raised.
 
     Example:
         >>> list(predict(load_run("runs/digits-…"), [Path("photo.png")], top=1))  # doctest: +SKIP
@@ -136,17 +155,58 @@ def predict(run: LoadedRun, paths: Sequence[Path], top: int = 5) -> Iterator[dic
     check_positive_integer("top", top)
     if isinstance(paths, (str, Path)):
         raise TypeError(f"paths must be a list of paths, got {paths!r}")
-    for path in paths:
-        with torch.no_grad():
-            logits = run.model(run.transform(path)[None])
-        _check_finite(run, bool(logits.isfinite().all()))
-        probabilities = log_probabilities(logits, run.config.loss.name)[0].exp()
-        best = probabilities.topk(min(top, len(run.classes)))
-        yield {
-            "path": str(path),
-            "classes": [run.classes[label] for label in best.indices.tolist()],
-            "probabilities": best.values.tolist(),
-        }
+    files = _Files(paths, run.transform)
+    if workers is None:
+        batches = math.ceil(len(paths) / PREDICTION_BATCH)
+        workers = min(8, available_cores(), batches) if batches > 1 else 0
+    loader = DataLoader(
+        files, PREDICTION_BATCH, collate_fn=files.stack, num_workers=workers, generator=torch.Generator()
+    )
+    for number, (images, errors) in enumerate(loader):
+        labels, probabilities = _most_probable(run, images, top)
+        best = zip(labels.tolist(), probabilities.tolist(), strict=True)
+        batch = paths[number * PREDICTION_BATCH : (number + 1) * PREDICTION_BATCH]
+        for path, error in zip(batch, errors, strict=True):
+            if error is None:
+                names, values = next(best)
+                yield {"path": str(path), "classes": [run.classes[label] for label in names], "probabilities": values}
+            elif unreadable is None:
+                raise DataError(error)
+            else:
+                unreadable(DataError(error))
+
+
+@torch.no_grad()
+def _most_probable(run: LoadedRun, images: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """Of each image: class indices, and their probabilities."""
+    if not len(images):
+        return torch.empty(0, 0), torch.empty(0, 0)
+    logits = run.model(images)
+    _check_finite(run, bool(logits.isfinite().all()))
+    probabilities, labels = log_probabilities(logits, run.config.loss.name).topk(min(top, len(run.classes)))
+    return labels, probabilities.exp()
+
+
+class _Files(Dataset[Any]):
+    """Reads an image file for the network, in a worker process; of one that cannot be read it has the reason."""
+
+    def __init__(self, paths: Sequence[Path], transform: Callable[[Path], Tensor]) -> None:
+        self.paths, self.transform = paths, transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tensor | str:
+        try:
+            return self.transform(self.paths[index])
+        except DataError as error:
+            return str(error)
+
+    def stack(self, items: list[Tensor | str]) -> tuple[Tensor, list[str | None]]:
+        """The images that could be read in one tensor, and for each item what is wrong with it."""
+        images = [item for item in items if isinstance(item, Tensor)]
+        errors = [item if isinstance(item, str) else None for item in items]
+        return torch.stack(images) if images else torch.empty(0), errors
 
 
 def _check_finite(run: LoadedRun, finite: bool) -> None:
