@@ -99,15 +99,24 @@ def test_06_resampling_changes_what_a_loader_yields():
 
 
 def test_06_deferred_weights_go_on_for_ever_and_are_class_balanced_ones():
-    """A table of two rows, as LDAM-DRW has it, ends at twice the epoch."""
+    """The table of two rows of LDAM-DRW, ``cifar_train.py``, ends at twice the epoch."""
     counts = np.array([5000, 500, 50])
-    with pytest.raises(IndexError):
-        [0, 0.9999][320 // 160]
+
+    def theirs(epoch):
+        index = epoch // 160
+        betas = [0, 0.9999]
+        weights = (1.0 - betas[index]) / (1.0 - np.power(betas[index], counts))
+        return weights / np.sum(weights) * len(counts)
+
     criterion = DeferredReweighting(ClassBalancedLoss(counts, beta=0.9999), epoch=160)
-    raw = (1 - 0.9999) / (1 - np.power(0.9999, counts))
-    for epoch in (160, 320, 1000):
+    for epoch in (0, 159, 160, 319):
         criterion.set_epoch(epoch)
-        assert criterion.class_weight.tolist() == pytest.approx(raw / raw.sum() * 3)
+        assert criterion.class_weight.tolist() == pytest.approx(theirs(epoch))
+    for epoch in (320, 1000):
+        with pytest.raises(IndexError):
+            theirs(epoch)
+        criterion.set_epoch(epoch)
+        assert criterion.class_weight.tolist() == pytest.approx(theirs(319))
 
 
 @every_loss

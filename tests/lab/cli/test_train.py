@@ -17,7 +17,7 @@ from PIL import Image
 from longtail.lab.cli import app
 from longtail.lab.config import RunConfig
 from longtail.lab.data import DataError, ImageDataset, ImageFiles, evaluation_loader, open_dataset
-from longtail.lab.training import Interrupted, RunFolder, load_run, loop, predict, use
+from longtail.lab.training import Interrupted, RunFolder, evaluation, load_run, loop, open_data, predict
 from tests.lab.cli.test_data import run
 from tests.lab.training.runs import no_room_for, small_config
 from tests.lab.training.test_run_folder import interrupted
@@ -114,6 +114,23 @@ def test_predict_names_classes_of_image_files(finished, capsys, tmp_path):
     (image,) = json.loads(printed)
     assert len(image["classes"]) == 3
     assert image["probabilities"] == sorted(image["probabilities"], reverse=True)
+
+
+def test_the_probabilities_of_predict_are_those_of_the_evaluation(finished, tmp_path):
+    """Of a focal loss, which gives each class a probability of its own."""
+    loaded = load_run(finished)
+    digits, _ = open_data(loaded.config)
+    batch = next(evaluation_loader(digits, 30).epoch(0))
+    with torch.no_grad():
+        alone = loaded.model(batch.images).double().sigmoid()
+    expected = alone / alone.sum(dim=1, keepdim=True)
+    paths = [tmp_path / f"{place}.png" for place in range(len(batch.labels))]
+    for path, pixels in zip(paths, digits.test.images, strict=False):
+        Image.fromarray(pixels[0].numpy()).save(path)
+    for row, image in zip(expected, predict(loaded, paths, top=10), strict=True):
+        found = dict(zip(image["classes"], image["probabilities"], strict=True))
+        assert [found[name] for name in loaded.classes] == pytest.approx(row.tolist(), abs=1e-5)
+        assert image["classes"][0] == loaded.classes[row.argmax()]
 
 
 @pytest.mark.parametrize(
@@ -330,7 +347,7 @@ def test_predict_takes_several_paths(finished, capsys, digit_files):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batch", [2, 64])
 def test_predict_names_unreadable_images_and_goes_on(finished, capsys, digit_files, monkeypatch, workers, batch):
-    monkeypatch.setattr(use, "PREDICTION_BATCH", batch)
+    monkeypatch.setattr(evaluation, "PREDICTION_BATCH", batch)
     os.mkfifo(digit_files / "0b.png")
     printed, error, code = run(capsys, "predict", finished, digit_files, "--top", "1", "--workers", workers)
     assert code == 1
@@ -358,7 +375,7 @@ def test_predictions_are_those_of_each_image_alone(finished, monkeypatch, tmp_pa
     loaded = load_run(finished)
     alone = [next(predict(loaded, [path])) for path in paths]
     assert len({image["classes"][0] for image in alone}) > 3
-    monkeypatch.setattr(use, "PREDICTION_BATCH", 4)
+    monkeypatch.setattr(evaluation, "PREDICTION_BATCH", 4)
     for workers in (0, 2):
         for found, expected in zip(predict(loaded, paths, workers=workers), alone, strict=True):
             assert (found["path"], found["classes"]) == (expected["path"], expected["classes"])

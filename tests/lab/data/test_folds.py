@@ -86,6 +86,15 @@ def test_train_and_test_are_apart_and_together_all_training_images(values, folds
     assert len(held_out) == len(set(held_out)) == spared
 
 
+def test_the_seed_says_which_images_are_held_out():
+    digits = open_dataset("digits")
+    first, again, other = (
+        FoldOptions(folds=5, fold=0, fold_seed=seed).choose(digits).test.images for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
 def test_without_folds_the_data_set_is_as_it_is():
     digits = open_dataset("digits")
     assert FoldOptions().choose(digits) is digits

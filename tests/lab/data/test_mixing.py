@@ -107,6 +107,17 @@ def test_batches_follow_from_seed_epoch_and_place_and_are_resumed_in_the_middle(
         assert not torch.equal(other.labels, whole[0].labels)
 
 
+@pytest.mark.parametrize("options", [{"mixup": 1.0}, {"cutmix": 1.0}])
+def test_seed_epoch_and_batch_each_draw_anew(options):
+    images, labels = torch.rand(16, 1, 32, 32), torch.arange(16) % 3
+
+    def drawn(seed, epoch, batch):
+        return tuple(Mixing(**options, classes=3, seed=seed)(images, labels, epoch, batch)[1].flatten().tolist())
+
+    assert drawn(0, 0, 0) == drawn(0, 0, 0)
+    assert len({drawn(0, 0, 0), drawn(1, 0, 0), drawn(0, 1, 0), drawn(0, 0, 1)}) == 4
+
+
 def test_the_images_are_those_of_the_loader_without_mixing():
     dataset = numbered(20)
     for augment in (True, False):

@@ -9,8 +9,9 @@ from torch import nn
 from longtail import ClassBalancedLoss, NormedLinear
 from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunConfig
 from longtail.lab.models import build_model
-from longtail.lab.training.build import build_loss, build_network, build_optimizer, open_data
+from longtail.lab.training.build import build_loss, build_network, build_optimizer, build_order, open_data
 from longtail.losses import LOSSES
+from longtail.samplers import SAMPLINGS, class_aware_order
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -61,6 +62,26 @@ def test_sigmoid_losses_start_at_the_prior_and_ldam_on_cosines(loss):
         assert network(torch.randn(4, 1, 8, 8)).abs().max() <= 30
     else:
         assert (network.fc.bias.tolist()[0] < -2) == (loss in ("sigmoid", "focal", "asymmetric"))
+
+
+@pytest.mark.parametrize("sampling", ["shuffled", *SAMPLINGS])
+def test_each_seed_and_each_epoch_has_an_order_of_its_own(sampling):
+    def orders(seed):
+        beta = 0.99 if sampling == "effective" else None
+        config = RunConfig(seed=seed, data=DataConfig(sampling=sampling, sampling_beta=beta))
+        config = replace(config, optimizer=replace(config.optimizer, epochs=8, warmup_epochs=0.0, milestones=()))
+        dataset, _ = open_data(config)
+        labels, order = dataset.train.labels.numpy(), build_order(config, dataset)
+        if sampling != "shuffled":
+            for epoch in (0, 5):
+                own = {"effective": {"beta": 0.99}, "progressive": {"epochs": 8}}.get(sampling, {})
+                expected = class_aware_order(labels, sampling, seed=seed, epoch=epoch, **own)
+                assert order(epoch).tolist() == expected.tolist()
+        return [order(epoch).tolist() for epoch in (0, 0, 5)]
+
+    first, again, later = orders(0)
+    assert first == again
+    assert len({tuple(each) for each in (first, later, *orders(1)[1:])}) == 4
 
 
 def test_balancing_classes_twice_is_said():

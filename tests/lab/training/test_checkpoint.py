@@ -32,6 +32,20 @@ def test_a_damaged_checkpoint_makes_way_and_the_one_before_it_stays(tmp_path):
     assert load_checkpoint(tmp_path)[0] == {"epoch": 1}
 
 
+def test_a_single_flipped_bit_of_a_weight_is_damage(tmp_path):
+    """PyTorch itself would load it."""
+    for epoch in (1, 2):
+        save_checkpoint(tmp_path, {"epoch": epoch, "weights": torch.full((1000,), 0.123456)})
+    path = tmp_path / "checkpoint.pt"
+    content = bytearray(path.read_bytes())
+    content[content.index(torch.tensor([0.123456]).numpy().tobytes() * 1000) + 2000] ^= 1
+    path.write_bytes(content)
+    assert torch.load(path, weights_only=True)["weights"].unique().numel() == 2
+    state, notes = load_checkpoint(tmp_path)
+    assert state["epoch"] == 1
+    assert f"{path} is damaged (checksum of " in notes[0]
+
+
 def test_the_last_of_the_notes_says_that_the_training_starts_anew(tmp_path):
     for name in ("checkpoint.pt", "checkpoint.previous.pt"):
         (tmp_path / name).write_bytes(b"damaged")
