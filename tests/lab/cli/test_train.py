@@ -119,7 +119,7 @@ def test_predict_names_classes_of_image_files(finished, capsys, tmp_path):
 def test_the_probabilities_of_predict_are_those_of_the_evaluation(finished, tmp_path):
     """Of a focal loss, which gives each class a probability of its own."""
     loaded = load_run(finished)
-    digits, _ = open_data(loaded.config)
+    digits = open_data(loaded.config).dataset
     batch = next(evaluation_loader(digits, 30).epoch(0))
     with torch.no_grad():
         alone = loaded.model(batch.images).double().sigmoid()

@@ -362,7 +362,7 @@ def test_files_that_are_no_images_are_noted(tmp_path):
     assert open_dataset(tmp_path).notes == ("left out, not known as images: 1 files, such as a/4.heic",)
 
 
-@pytest.mark.parametrize("method", ["5000000000", "1000000", "9" * 5000])
+@pytest.mark.parametrize("label", ["5000000000", "1000000", "9" * 5000])
 def test_a_huge_label_is_refused_at_once(tmp_path, label):
     images(tmp_path)
     (tmp_path / "train.txt").write_text(f"0.png 0\n1.png {label}\n")

@@ -70,7 +70,7 @@ def test_each_seed_and_each_epoch_has_an_order_of_its_own(sampling):
         beta = 0.99 if sampling == "effective" else None
         config = RunConfig(seed=seed, data=DataConfig(sampling=sampling, sampling_beta=beta))
         config = replace(config, optimizer=replace(config.optimizer, epochs=8, warmup_epochs=0.0, milestones=()))
-        dataset, _ = open_data(config)
+        dataset = open_data(config).dataset
         labels, order = dataset.train.labels.numpy(), build_order(config, dataset)
         if sampling != "shuffled":
             for epoch in (0, 5):

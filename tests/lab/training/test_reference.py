@@ -77,16 +77,20 @@ def test_a_run_is_what_a_plain_loop_does(tmp_path, monkeypatch, loss, deferred, 
     config = small_config(
         EPOCHS,
         seed=SEED,
-        loss=LossConfig(name=loss, beta=BETA, gamma=GAMMA if loss == "focal" else None),
+        loss=LossConfig(
+            name=loss,
+            beta=BETA,
+            gamma=GAMMA if loss == "focal" else None,
+            defer_reweighting=None if deferred is None else deferred / EPOCHS,
+        ),
         batch_size=BATCH,
         lr=RATE,
         warmup_epochs=WARMUP,
         milestones=(MILESTONE,),
-        drop=DROP,
+        lr_decay=DROP,
         weight_decay=DECAY,
         momentum=MOMENTUM,
         nesterov=nesterov,
-        defer_reweighting=deferred,
     )
     folder = RunFolder(train(with_fields(config, {"mixup": mixup}), RunOptions(runs=tmp_path)))
     weights, losses, rate, error = plain_loop(loss, deferred, nesterov, mixup)

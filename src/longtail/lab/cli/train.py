@@ -146,6 +146,7 @@ def predict_command(
 
     if not images:
         raise ValueError("which images? longtail predict RUN photo.jpg, or a folder of images")
+    loaded = load_run(run, adjustment)
     paths: list[Path] = []
     for path in images:
         if not path.exists():
@@ -165,7 +166,7 @@ def predict_command(
         unreadable += 1
         say.print(f"error: {error}", soft_wrap=True)
 
-    found = predict(load_run(run, adjustment), paths, top, workers=workers, unreadable=name)
+    found = predict(loaded, paths, top, workers=workers, unreadable=name)
     if as_json:
         print_json(list(found))
     else:

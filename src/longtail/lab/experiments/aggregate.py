@@ -49,7 +49,7 @@ def summarize_results(frame: pd.DataFrame) -> pd.DataFrame:
         >>> from longtail.lab.config import RunConfig
         >>> from longtail.lab.experiments import load_results
         >>> from longtail.lab.files import write_atomically
-        >>> final = {"error": 30.0, "few": 0.5}
+        >>> final = {"error": 30.0, "balanced_accuracy": 0.7, "many": 0.8, "medium": None, "few": 0.5}
         >>> with tempfile.TemporaryDirectory() as runs:
         ...     for config in (RunConfig(seed=0), RunConfig(seed=1)):
         ...         folder = Path(runs) / config.run_id
@@ -93,7 +93,7 @@ def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: f
         >>> balanced = {"loss": LossConfig(beta=0.999)}
         >>> with tempfile.TemporaryDirectory() as runs:
         ...     for config, error in ((RunConfig(**balanced), 30.0), (RunConfig(), 32.5)):
-        ...         final = {"error": error}
+        ...         final = {"error": error, "balanced_accuracy": 0.7, "many": 0.8, "medium": None, "few": 0.5}
         ...         result = {"run_id": config.run_id, "final": final, "best_error": 29, "seconds": 9, "versions": {}}
         ...         write_atomically(Path(runs) / config.run_id / "config.json", config.to_json())
         ...         write_atomically(Path(runs) / config.run_id / "result.json", json.dumps(result))

@@ -112,7 +112,9 @@ class RunFolder:
     def config(self) -> RunConfig:
         """What was asked for, and where its images and initial weights were found."""
         config = RunConfig.from_json(_read(self.config_file), self.config_file)
-        found = self.data().get("locations", {}) if self.data_file.exists() else {}
+        found: dict[str, str] = {}
+        with contextlib.suppress(ConfigError):  # who needs data.json says what is wrong with it
+            found = self.data().get("locations", {}) if self.data_file.exists() else {}
         return with_fields(config, {name: found[name] for name in LOCATIONS if name in found})
 
     def data(self) -> dict[str, Any]:
