@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.measure import circumstances, described
 from benchmarks.training import write_cifar10
-from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions
+from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions
 from longtail.lab.experiments import ExecutorOptions, heatmap, load_results, run_sweep
 from longtail.lab.experiments.aggregate import deltas, summarize_results
 from longtail.lab.experiments.executors import LocalExecutor
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def small(seed: int) -> RunConfig:
-    return replace(cifar(epochs=1), model="resnet8", seed=seed)
+    return replace(cifar(epochs=1), model=ModelConfig(name="resnet8"), seed=seed)
 
 
 def overhead(folder: Path, repeats: int) -> Result:
@@ -116,7 +116,7 @@ def threads(folder: Path, repeats: int) -> Result:
     for _ in range(repeats):
         for model in ("resnet8", "resnet32"):
             for cpus in (1, 2):
-                config = replace(cifar(DataConfig(name="cifar10"), LossConfig()), model=model)
+                config = replace(cifar(DataConfig(name="cifar10"), LossConfig()), model=ModelConfig(name=model))
                 options = RunOptions(data_dir=folder, accelerator="cpu")
                 with LocalExecutor(ExecutorOptions(cpus_per_run=cpus), options) as executor:
                     for _ in range(executor.slots):
