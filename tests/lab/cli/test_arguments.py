@@ -190,12 +190,11 @@ def draw_photos(folder, shades=(40, 200)):
 def test_other_images_and_weights_than_those_of_a_config_are_found_anew(tmp_path):
     """What a configuration says of its own images and initial weights is of these alone."""
     photos = draw_photos(tmp_path / "photos")
-    for name in ("first", "second"):
-        write_atomically(tmp_path / name / "model.safetensors", name.encode())
-        write_atomically(tmp_path / name / "result.json", "{}")
+    write_atomically(tmp_path / "first", b"weights")
     (config,) = identify([retrained(cifar(DataConfig(name=str(photos))), str(tmp_path / "first"))])
-    other = configure({"data": "digits", "weights": str(tmp_path / "second")}, config)
-    assert other == retrained(cifar(), str(tmp_path / "second"))
+    assert None not in (config.data.path, config.model.weights_path, config.model.weights_sha256)
+    other = configure({"data": "digits", "weights": "second"}, config)
+    assert other == retrained(cifar(), "second")
     assert (other.data.path, other.model.weights_path) == (None, None)
     for source in (config, RunConfig.from_json(config.to_json())):
         fresh = configure({"data": "digits", "weights": None, "freeze": False, "sampling": "shuffled"}, source)
@@ -216,7 +215,7 @@ def test_the_configuration_can_be_shown(capsys, tmp_path):
     printed, _, code = run(capsys, "train", "--data", "cifar10", "--class-balanced", "--show-config")
     assert (code, RunConfig.from_json(printed)) == (0, cifar(DataConfig(name="cifar10"), LossConfig(beta=0.999)))
     (tmp_path / "shown.json").write_text(printed)
-    assert resolved("--config", tmp_path / "shown.json").to_json() == printed
+    assert resolved("--config", tmp_path / "shown.json") == RunConfig.from_json(printed)
 
 
 # From a configuration to its command, and back.
@@ -322,12 +321,11 @@ def test_the_command_of_a_run_on_images_of_ones_own_names_their_path(tmp_path, m
 
 
 def test_the_command_of_a_retrained_run_names_the_path_of_its_weights(tmp_path, monkeypatch):
-    write_atomically(tmp_path / "runs" / "parent" / "model.safetensors", b"weights")
-    write_atomically(tmp_path / "runs" / "parent" / "result.json", "{}")
-    (config,) = identify([retrained(cifar(), str(tmp_path / "runs" / "parent"))])
+    write_atomically(tmp_path / "parent.safetensors", b"weights")
+    (config,) = identify([retrained(cifar(), str(tmp_path / "parent.safetensors"))])
     monkeypatch.chdir("/")
     command = command_for(config)
-    assert f"--pretrained {tmp_path}/runs/parent --freeze" in command
+    assert f"--pretrained {tmp_path}/parent.safetensors --freeze" in command
     assert identify([resolved(*shlex.split(command)[2:])]) == [config]
 
 

@@ -144,6 +144,7 @@ def test_evaluate_and_predict_take_an_adjustment(parent, capsys):
 
 @pytest.mark.parametrize("command", [["evaluate", "RUN"], ["predict", "RUN", "digit.png"]])
 def test_an_adjustment_that_is_not_there_is_one_line_that_names_those_that_are(parent, capsys, command):
+    Image.new("L", (8, 8)).save("digit.png")
     words = [*(parent if word == "RUN" else word for word in command), "--adjustment", "tau_norm_2"]
     printed, error, code = run(capsys, *words)
     assert (printed, code, error) == ("", 2, f"error: {parent} has no adjustment 'tau_norm_2'; it has none\n")
@@ -182,7 +183,7 @@ def test_a_run_that_is_not_finished_is_refused(parent, capsys):
         assert f"{parent} is not finished: resume its training first: longtail train --config {parent}" in error
     _, error, code = run(capsys, "train", "--data", "digits", "--pretrained", parent, "--freeze")
     assert (code, error.count("\n")) == (2, 1)
-    assert "is not a finished run: it has no result.json" in error
+    assert "is not finished: resume its training first" in error
 
 
 @pytest.mark.parametrize(

@@ -213,4 +213,4 @@ def test_weights_that_are_missing_damaged_or_of_another_network_are_refused(pare
     (parent / "model.safetensors").write_bytes(b"nothing")
     assert_refused(config, runs, r"model\.safetensors is damaged")
     (parent / "result.json").unlink()
-    assert_refused(config, runs, r"it has no result\.json")
+    assert_refused(config, runs, "is not finished: resume its training first")

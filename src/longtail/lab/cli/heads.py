@@ -11,6 +11,7 @@ from longtail.lab.cli.arguments import AsJson, DryRun, RunningArguments, Set, Sw
 from longtail.lab.cli.output import DataDir, console, print_json
 from longtail.lab.cli.train import Run, run_training
 from longtail.lab.config import ConfigError
+from longtail.lab.config.encoding import encode
 from longtail.lab.files import with_name
 from longtail.lab.recipes import retrained
 
@@ -45,8 +46,6 @@ def retrain_command(
 
     Example: longtail retrain runs/digits-50-resnet8-softmax-s0-0123456789
     """
-    import sys
-
     from longtail.lab.training import RunFolder
 
     parent = with_name(run)
@@ -55,7 +54,7 @@ def retrain_command(
     folder.check_finished()
     config = resolve(training, base=base)
     if show_config:
-        sys.stdout.write(config.to_json())
+        print_json(encode(config))
         return
     options = running.options
     if options.runs == RunningArguments.runs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import arg
 
+from longtail.lab.cli import is_first_process
 from longtail.lab.cli.escape import ACTS_ON_TERMINAL, escaped
 from longtail.lab.config import ConfigError
 
@@ -84,11 +84,6 @@ def print_classes(
     out.print(table)
     if left_out:
         out.print(f"the {half} largest and the {half} rarest classes; {left_out:,} more are left out: --json has all")
-
-
-def is_first_process() -> bool:
-    """Whether this is the first of a training's processes: torchrun numbers them all, --devices those of a machine."""
-    return not int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0)
 
 
 def whole_numbers(texts: Sequence[str], source: str) -> list[int]:

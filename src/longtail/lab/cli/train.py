@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,6 +23,7 @@ from longtail.lab.cli.arguments import (
 )
 from longtail.lab.cli.output import DataDir, console, is_first_process, print_csv, print_json, progress
 from longtail.lab.config import RunConfig, RunOptions
+from longtail.lab.config.encoding import encode
 from longtail.lab.data import GROUPS, DataError
 from longtail.lab.data.image_scan import list_images
 
@@ -48,7 +48,7 @@ def train_command(
     """
     config = resolve(setup, loss)
     if show_config:
-        sys.stdout.write(config.to_json())
+        print_json(encode(config))
         return
     run_training(config, running.options, devices, dry_run=dry_run, as_json=as_json)
 

@@ -98,10 +98,9 @@ class OptimizerConfig:
         if epochs is None:
             return self
         OptimizerConfig(epochs=epochs)  # refuses what cannot be
-        factor = epochs / self.epochs
         return replace(
             self,
             epochs=epochs,
             warmup_epochs=self.warmup_epochs * epochs / self.epochs,
-            milestones=tuple(milestone * factor for milestone in self.milestones),
+            milestones=tuple(milestone * epochs / self.epochs for milestone in self.milestones),
         )

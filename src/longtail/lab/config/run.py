@@ -173,14 +173,3 @@ class RunOptions:
         check_non_negative("checkpoint_minutes", self.checkpoint_minutes)
         if self.workers is not None:
             check_non_negative("workers", self.workers)
-
-    def to_json(self) -> str:
-        """For another process."""
-        return json.dumps(encode(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> RunOptions:
-        """What :meth:`to_json` wrote."""
-        with config_errors():
-            options: RunOptions = decode(json.loads(text), cls, "")
-        return options

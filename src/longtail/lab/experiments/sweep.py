@@ -12,7 +12,7 @@ from rich.console import Console
 
 from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
 from longtail.lab.data import open_dataset
-from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_executor
+from longtail.lab.experiments.executors import Executor, ExecutorOptions, make_executor
 from longtail.lab.experiments.progress import Progress
 from longtail.lab.experiments.task import Outcome
 from longtail.lab.files import check_writable

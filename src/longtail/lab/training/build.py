@@ -118,7 +118,10 @@ def _find_weights(model: ModelConfig) -> ModelConfig:
     source = (model.weights_path or Path(model.weights)).absolute()
     try:
         if source.is_dir():
-            file, digest = source / "model.safetensors", RunFolder(source).check_model()
+            folder = RunFolder(source)
+            folder.config()  # refuses what is no run folder
+            folder.check_finished()
+            file, digest = folder.model_file, folder.check_model()
         else:
             file, digest = source, hashlib.sha256(source.read_bytes()).hexdigest()
     except OSError as error:

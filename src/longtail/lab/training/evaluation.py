@@ -168,9 +168,9 @@ def _own_images(run: LoadedRun, data_dir: Path | None, data: Path | str | None) 
     elif data is not None and str(data) != config.data.name:
         raise ConfigError(f"{run.path} was trained on {config.data.name}, not on {data}")
     else:
-        dataset, subset, _ = open_data(config, data_dir)
+        dataset, subset, found = open_data(config, data_dir)
     # Else images it was trained on could be among those of the test.
-    RunFolder(run.path).check_data(dataset, subset)
+    RunFolder(run.path).check_data(dataset, subset, found)
     return dataset
 
 

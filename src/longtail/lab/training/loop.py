@@ -214,7 +214,7 @@ class Training:
         if not self.fabric.is_global_zero:
             saved, notes = load_checkpoint(self.folder.path, State.check)
         if saved and self.folder.data_file.exists():
-            self.folder.check_data(self.dataset, subset)
+            self.folder.check_data(self.dataset, subset, self.config)
         elif self.fabric.is_global_zero:
             self.folder.write_data(self.dataset, subset, self.config)
         if saved:

@@ -188,13 +188,14 @@ class RunFolder:
             locations={name: str(path) for name, path in found.items() if path is not None},
         )
 
-    def check_data(self, dataset: ImageDataset, subset: LongTailedSubset) -> None:
-        """Refuse to go on with other images or classes than the run began with."""
-        began = self.data()
+    def check_data(self, dataset: ImageDataset, subset: LongTailedSubset, config: RunConfig) -> None:
+        """Refuse to go on with other images or classes than the run began with; ``config`` is that of these."""
+        began = self.data() | {"fingerprint": self.config().data.fingerprint}
         now = {
             "classes": list(dataset.classes),
             "labels_sha256": subset.labels_sha256,
             "sha256": subset.sha256,
+            "fingerprint": config.data.fingerprint,
         }
         if any(began.get(name) != value for name, value in now.items()):
             raise ConfigError(
