@@ -22,6 +22,7 @@ __all__ = ["adjust_command", "retrain_command"]
 class RetrainArguments:
     """How to train the new head; by default as the run was trained, with its schedule scaled to 10 epochs."""
 
+    data: Annotated[str | None, flag("Where the images of the run are now, if they were moved.", metavar="PATH")] = None
     epochs: Annotated[int, flag("Number of training epochs; 10 by default.")] = 10
     batch_size: Annotated[int | None, flag("Images per step; the learning rate scales with it.")] = None
     lr: Annotated[float | None, flag("Learning rate.")] = None
@@ -73,6 +74,9 @@ def adjust_command(
         ),
     ] = None,
     tau: Annotated[tuple[float, ...], flag("τ, one or more; larger favours rare classes. 1 by default.")] = (1.0,),
+    data: Annotated[
+        str | None, flag("Where the images of the run are now, if they were moved.", metavar="PATH")
+    ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -91,7 +95,7 @@ def adjust_command(
     if not tau:
         raise ConfigError("--tau is missing: 1, or several")
     parent = with_name(run)
-    files = [adjust_run(parent, method, each, data_dir) for each in dict.fromkeys(tau)]
+    files = [adjust_run(parent, method, each, data_dir, data) for each in dict.fromkeys(tau)]
     folder = RunFolder(parent)
     adjustments = {file.stem: folder.adjustment(file.stem) for file in files}
     if as_json:

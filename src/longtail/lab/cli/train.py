@@ -92,27 +92,34 @@ def evaluate_command(
     split: Annotated[
         Literal["test", "train"], arg(help="Test images, or training images as they are in the test.")
     ] = "test",
+    data: Annotated[
+        str | None, flag("Other images of the same classes; or where those of the run are now.", metavar="PATH")
+    ] = None,
     adjustment: Adjustment = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a finished run, and show its classes, worst first.
 
+    With --data, all images of a folder or list are evaluated, or those of its --split if it has training and test
+    images.
+
     Example: longtail evaluate runs/digits-50-resnet8-focal_0.5_0.999-0123456789
     """
     from longtail.lab.training import evaluate_run, load_run
 
     loaded = load_run(run, adjustment)
-    found = evaluate_run(loaded, split, data_dir)
+    found = evaluate_run(loaded, split, data_dir, data)
+    evaluated = "images" if found["split"] is None else f"{split} images"
     if as_json:
         by_class = {name: dict(zip(loaded.classes, found[name], strict=True)) for name in ("images", "recall")}
-        print_json({"run": str(run), "split": split, "adjustment": adjustment, **found, **by_class})
+        print_json({"run": str(run), "adjustment": adjustment, **found, **by_class})
         return
     out = console()
     top5 = f", {found['error_top5']:.2f}% not among the five most probable" if found["error_top5"] is not None else ""
     groups = ", ".join(f"{name} {found[name]:.1%}" for name in GROUPS if found[name] is not None)
     for line in (
-        f"{split} images: {sum(found['images']):,}",
+        f"{evaluated}: {sum(found['images']):,}",
         f"error: {found['error']:.2f}%{top5}",
         f"mean recall of the classes: {found['balanced_accuracy']:.1%} ({groups})",
         f"negative log likelihood {found['nll']:.4f}, calibration error {found['calibration_error']:.1%}",
@@ -120,7 +127,7 @@ def evaluate_command(
         out.print(line, soft_wrap=True)
     out.print()
     table = Table(box=None, pad_edge=False)
-    for name in ("class", "training images", f"{split} images", "recall"):
+    for name in ("class", "training images", evaluated, "recall"):
         table.add_column(name, justify="left" if name == "class" else "right")
     rows = zip(loaded.classes, loaded.counts.tolist(), found["images"], found["recall"], strict=True)
     for name, count, images, recall in sorted(rows, key=lambda row: (row[3] is None, row[3] or 0.0)):

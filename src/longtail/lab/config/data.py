@@ -69,6 +69,15 @@ class DataConfig:
         """What to open: the name of a data set, or the path of your own images."""
         return self.name if self.path is None else str(self.path)
 
+    @property
+    def gone(self) -> Path | None:
+        """Where your own images were found, if they are no longer there."""
+        if self.fingerprint is None:
+            return None
+        return next(
+            (path for path in (Path(self.source), *self.files.locations.values()) if path and not path.exists()), None
+        )
+
     def found_at(self, fingerprint: str) -> Self:
         """The same images named by what they are: the path is kept beside the identity, as an absolute one."""
         path = Path(self.source).absolute()

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import unicodedata
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from longtail.lab.data.image_scan import IMAGE_ENDINGS, list_images
 from longtail.lab.data.list_files import LIST_ENDINGS, Labelled, check_files_exist, read_list
 from longtail.lab.data.subset import shuffled_by_class
 
-__all__ = ["ImageFolderOptions", "fingerprint", "open_image_folder"]
+__all__ = ["ImageFolderOptions", "fingerprint", "labelled_images", "open_image_folder"]
 
 TEST_NAMES = ("test", "val", "valid", "validation")
 SPLITS = ("train", *TEST_NAMES)
@@ -104,6 +105,27 @@ def open_image_folder(
     return ImageDataset(
         name=data.resolve().stem, classes=tuple(classes), train=train_files, test=test_files, notes=tuple(notes)
     )
+
+
+def labelled_images(
+    data: Path, classes: Sequence[str], split: str, class_depth: int | None = None
+) -> tuple[ImageFiles, str | None]:
+    """All images of a folder or list, to evaluate on; of one that has training and test images, those of a split.
+
+    Args:
+        data: the folder or the list.
+        classes: class names by index; other classes are refused.
+        split: ``"train"`` or ``"test"``.
+        class_depth: number of folder names that make a class.
+
+    Returns:
+        The images, and their split if there is one.
+    """
+    train, test = _find_splits(data, ImageFolderOptions(class_depth=class_depth), [])
+    chosen = train if test is None or split == "train" else test
+    if chosen.source.is_file():
+        check_files_exist(chosen)
+    return _files(chosen, list(classes)), None if test is None else split
 
 
 def stratified_part(labels: IntArray, fraction: float, seed: int) -> npt.NDArray[np.bool_]:

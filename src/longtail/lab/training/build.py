@@ -68,6 +68,8 @@ def open_data(config: RunConfig, data_dir: Path | None = None, console: Console 
         (519, 10.0)
     """
     data = config.data
+    if gone := data.gone:
+        raise ConfigError(f"the images of this run are gone: {gone} does not exist; data.name takes their new path")
     dataset = open_dataset(data.source, data_dir, files=data.files, on_error=data.on_error, console=console)
     if data.image_size is not None and isinstance(dataset.train, InMemoryImages):
         height, width = dataset.train.images.shape[2:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from torch.utils.data import DataLoader, Dataset
 from longtail._checks import check_choice, check_non_negative, check_positive_integer
 from longtail.counts import IntArray, class_counts
 from longtail.heads import adjust_logits
-from longtail.lab.config import ConfigError, RunConfig, config_errors, shortest
-from longtail.lab.data import DataError, evaluation_loader
+from longtail.lab.config import ConfigError, ModelConfig, RunConfig, config_errors, shortest
+from longtail.lab.data import CATALOG, Batch, DataError, ImageDataset, ImageFiles, Loader, evaluation_loader
+from longtail.lab.data.dataset import Images
 from longtail.lab.data.decode import read_centre_crop, read_image
+from longtail.lab.data.image_folder import labelled_images
 from longtail.lab.data.loaders import available_cores
 from longtail.lab.models import build_model
 from longtail.lab.training.build import input_size, open_data
@@ -109,25 +111,86 @@ class _Transform:
         return pixels[0] if channels == 3 else pixels[0].float().mean(dim=0, keepdim=True).round()
 
 
-def evaluate_run(run: LoadedRun, split: str = "test", data_dir: Path | None = None) -> dict[str, Any]:
-    """How good a finished run is on its test images, or on its training images without augmentation.
+def evaluate_run(
+    run: LoadedRun, split: str = "test", data_dir: Path | None = None, data: Path | str | None = None
+) -> dict[str, Any]:
+    """How good a finished run is on its test images, on its training images without augmentation, or on others.
+
+    Args:
+        run: a finished run.
+        split: ``"test"`` or ``"train"``.
+        data_dir: where named data sets are.
+        data: where the images of the run are now; or a folder or list of other images of its classes, all of which are
+            evaluated unless they have a ``split`` of their own.
+
+    Returns:
+        The metrics; ``images`` of each class; and the ``split``, None where all images were evaluated.
 
     Example:
         >>> evaluate_run(load_run("runs/digits-…"))["error"]  # doctest: +SKIP
         8.2
     """
-    dataset, subset, config = open_data(run.config, data_dir)
-    # Else images it was trained on could be among those of the test.
-    RunFolder(run.path).check_data(dataset, subset, config)
-    images = dataset.test if split == "test" else dataset.train
     fabric = make_fabric(run.config.precision, "auto", 1)
-    size = input_size(run.config)
-    loader = evaluation_loader(dataset, EVALUATION_BATCH, images=images, image_size=size, device=fabric.device)
+    chosen: str | None = split
+    images: Images
+    loader: Loader
+    dataset = _own_images(run, data_dir, data)
+    if dataset is not None:
+        images = dataset.test if split == "test" else dataset.train
+        size = input_size(run.config)
+        loader = evaluation_loader(dataset, EVALUATION_BATCH, images=images, image_size=size, device=fabric.device)
+    else:
+        images, chosen = labelled_images(Path(str(data)), run.classes, split, run.config.data.files.class_depth)
+        loader = _LabelledLoader(images, run.transform, fabric.device)
     model = fabric.setup(copy.deepcopy(run.model))  # which moves it to the device: that of the run stays on the CPU
     metrics = ClassifierMetrics(run.counts, run.config.loss.name, fabric.device)
     found = evaluate_network(fabric, model, loader, metrics)
     _check_finite(run, math.isfinite(found["nll"]))
-    return found | {"images": class_counts(images.labels.numpy(), len(dataset.classes)).tolist()}
+    return found | {"images": class_counts(images.labels.numpy(), len(run.classes)).tolist(), "split": chosen}
+
+
+def _own_images(run: LoadedRun, data_dir: Path | None, data: Path | str | None) -> ImageDataset | None:
+    """The data set that the run was trained on, if that is what is in ``data``."""
+    # Its network is trained: where that started from need not be there any more.
+    config = replace(run.config, model=ModelConfig(name=run.config.model.name))
+    if data is not None and str(data) not in CATALOG:
+        if not Path(data).exists():
+            raise DataError(f"{data} does not exist")
+        if config.data.is_catalogued:
+            return None
+        config = replace(config, data=replace(config.data, path=Path(data), fingerprint=None))
+        try:
+            dataset, subset, found = open_data(config, data_dir)
+        except (ConfigError, DataError):
+            return None
+        if found.data.fingerprint != run.config.data.fingerprint:
+            return None
+    elif data is not None and str(data) != config.data.name:
+        raise ConfigError(f"{run.path} was trained on {config.data.name}, not on {data}")
+    else:
+        dataset, subset, found = open_data(config, data_dir)
+    # Else images it was trained on could be among those of the test.
+    RunFolder(run.path).check_data(dataset, subset, found)
+    return dataset
+
+
+class _LabelledLoader:
+    """Images of files in batches, as the network of a run sees them, whatever it was trained on."""
+
+    def __init__(self, images: ImageFiles, transform: Callable[[Path], Tensor], device: torch.device) -> None:
+        self.images, self.transform, self.device = images, transform, device
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.images) / PREDICTION_BATCH)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        paths = [self.images.path(index) for index in range(len(self.images))]
+        labels = torch.split(self.images.labels, PREDICTION_BATCH)
+        for (pixels, errors), own in zip(_read(paths, self.transform), labels, strict=True):
+            for error in errors:
+                if error is not None:
+                    raise DataError(error)
+            yield Batch(pixels.to(self.device), own.to(self.device), len(own))
 
 
 def predict(
@@ -155,14 +218,7 @@ def predict(
     check_positive_integer("top", top)
     if isinstance(paths, (str, Path)):
         raise TypeError(f"paths must be a list of paths, got {paths!r}")
-    files = _Files(paths, run.transform)
-    if workers is None:
-        batches = math.ceil(len(paths) / PREDICTION_BATCH)
-        workers = min(8, available_cores(), batches) if batches > 1 else 0
-    loader = DataLoader(
-        files, PREDICTION_BATCH, collate_fn=files.stack, num_workers=workers, generator=torch.Generator()
-    )
-    for number, (images, errors) in enumerate(loader):
+    for number, (images, errors) in enumerate(_read(paths, run.transform, workers)):
         labels, probabilities = _most_probable(run, images, top)
         best = zip(labels.tolist(), probabilities.tolist(), strict=True)
         batch = paths[number * PREDICTION_BATCH : (number + 1) * PREDICTION_BATCH]
@@ -185,6 +241,19 @@ def _most_probable(run: LoadedRun, images: Tensor, top: int) -> tuple[Tensor, Te
     _check_finite(run, bool(logits.isfinite().all()))
     probabilities, labels = log_probabilities(logits, run.config.loss.name).topk(min(top, len(run.classes)))
     return labels, probabilities.exp()
+
+
+def _read(
+    paths: Sequence[Path], transform: Callable[[Path], Tensor], workers: int | None = None
+) -> Iterator[tuple[Tensor, list[str | None]]]:
+    """Image files in batches: those that can be read, and for each file what is wrong with it."""
+    if workers is None:
+        batches = math.ceil(len(paths) / PREDICTION_BATCH)
+        workers = min(8, available_cores(), batches) if batches > 1 else 0
+    files = _Files(paths, transform)
+    yield from DataLoader(
+        files, PREDICTION_BATCH, collate_fn=files.stack, num_workers=workers, generator=torch.Generator()
+    )
 
 
 class _Files(Dataset[Any]):
@@ -217,7 +286,13 @@ def _check_finite(run: LoadedRun, finite: bool) -> None:
 METHODS = ("tau_norm", "logit_adjustment")
 
 
-def adjust_run(path: Path | str, method: str, tau: float = 1.0, data_dir: Path | None = None) -> Path:
+def adjust_run(
+    path: Path | str,
+    method: str,
+    tau: float = 1.0,
+    data_dir: Path | None = None,
+    data: Path | str | None = None,
+) -> Path:
     """Adjust the last layer of a finished run for rare classes, without training, and evaluate it.
 
     Args:
@@ -225,6 +300,7 @@ def adjust_run(path: Path | str, method: str, tau: float = 1.0, data_dir: Path |
         method: ``"tau_norm"`` or ``"logit_adjustment"``.
         tau: τ ≥ 0: 0 changes nothing but the bias, which tau_norm drops.
         data_dir: where named data sets are.
+        data: where the images of the run are now, if they were moved.
 
     Returns:
         The file in ``RUN/adjustments/`` that keeps the method and the metrics; its stem is the slug that
@@ -241,7 +317,10 @@ def adjust_run(path: Path | str, method: str, tau: float = 1.0, data_dir: Path |
     if method == "logit_adjustment" and run.config.loss.name == "logit_adjusted":
         raise ConfigError("logit_adjustment would correct twice: balanced softmax did so in training")
     adjust_(run.model.fc, method, tau, run.counts)  # type: ignore[arg-type]
-    found = {name: value for name, value in evaluate_run(run, data_dir=data_dir).items() if name != "images"}
+    if data is not None and _own_images(run, data_dir, data) is None:
+        raise ConfigError(f"{data} does not hold the images that {run.path} was trained on")
+    metrics = evaluate_run(run, data_dir=data_dir, data=data)
+    found = {name: value for name, value in metrics.items() if name not in ("images", "split")}
     slug = f"{method}_{shortest(float(tau))}"
     content = {"method": method, "tau": float(tau), "final": found, "versions": versions()}
     return folder.write_adjustment(slug, content)
