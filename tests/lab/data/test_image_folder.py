@@ -287,15 +287,15 @@ def test_a_missing_file_of_a_list_is_skipped_too(tmp_path):
 
 
 def test_a_checked_file_is_decoded_again_only_if_it_changed(tmp_path, monkeypatch):
-    from longtail.lab.data import broken
+    from longtail.lab.data import unreadable
 
     for name in "ab":
         draw(tmp_path / "train" / name / "0.png")
         draw(tmp_path / "test" / name / "0.png")
     open_dataset(tmp_path, on_error="skip")
     checked = []
-    check = broken.check_image
-    monkeypatch.setattr(broken, "check_image", lambda path: checked.append(path.name) or check(path))
+    check = unreadable.check_image
+    monkeypatch.setattr(unreadable, "check_image", lambda path: checked.append(path.name) or check(path))
     open_dataset(tmp_path, on_error="skip")
     assert checked == []
     (tmp_path / "train" / "a" / "0.png").write_bytes(b"now it is broken")
@@ -399,11 +399,11 @@ def test_class_folders_whose_names_are_no_text_can_be_saved(tmp_path):
 
 
 def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
-    from longtail.lab.data import broken
+    from longtail.lab.data import unreadable
 
     for name in ("a/0.png", "a/1.png", "a/2.png"):
         draw(tmp_path / name)
-    check = broken.check_image
+    check = unreadable.check_image
 
     def denied(path):
         try:
@@ -411,8 +411,8 @@ def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
         except OSError:
             raise DataError(f"{path} is no readable image: Permission denied")  # noqa: B904 - as the real one does
 
-    monkeypatch.setattr(broken, "check_image", denied)
+    monkeypatch.setattr(unreadable, "check_image", denied)
     with pytest.raises(DataError, match="Permission denied"):
         open_dataset(tmp_path, on_error="skip")
-    monkeypatch.setattr(broken, "check_image", check)
+    monkeypatch.setattr(unreadable, "check_image", check)
     assert len(open_dataset(tmp_path, on_error="skip").train) == 2

@@ -299,7 +299,7 @@ def test_a_finished_run_can_be_loaded_and_a_foreign_one_is_refused(reference, tm
         load_run(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text()) | {"version": 9}
     (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match="has version 9; this is for version 1"):
+    with pytest.raises(ConfigError, match="has configuration version 9; this longtail reads 2"):
         load_run(tmp_path)
 
 
