@@ -1,5 +1,5 @@
 """``python -m longtail.lab`` is the command ``longtail``: what torchrun can start."""
 
-from longtail.lab.cli import main
+from longtail_command import main
 
 main()

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 
@@ -132,3 +133,26 @@ def test_a_stream_that_the_shell_closed_is_no_error(closed, printed):
     command = f"{sys.executable} -m longtail.lab weights --counts 5,3 {closed}"
     finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (finished.returncode, finished.stderr, "0.75" in finished.stdout) == (0, "", printed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("module", ["torch", "tyro", "longtail.lab.training.loop"])
+def test_a_signal_while_a_command_starts_ends_it_with_its_code(tmp_path, number, module):
+    program = f"""
+import signal, sys
+
+class Signalled:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            signal.raise_signal({number:d})
+
+sys.meta_path.insert(0, Signalled())
+sys.argv[1:] = ["train", "--data", "digits"]
+from longtail_command import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+    assert not list(tmp_path.iterdir())

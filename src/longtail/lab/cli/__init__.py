@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import longtail
 
-__all__ = ["main", "one_line_errors"]
+__all__ = ["is_first_process", "main", "one_line_errors"]
 
 HELP = """usage: longtail COMMAND [options]
 
@@ -56,6 +56,8 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        if is_first_process():
+            sys.stderr.write("interrupted\n")
         sys.exit(130)
     except BrokenPipeError:
         # Whoever read the output has seen enough; without this, Python complains once more at its exit.
@@ -66,15 +68,14 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
         if debug or code is None:
             raise
         text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        if code != 130 or _is_first_process():
+        if code != 130 or is_first_process():
             sys.stderr.write(f"{'' if code == 130 else 'error: '}{' '.join(text.split())}\n")
         sys.exit(code)
 
 
-def _is_first_process() -> bool:
-    from longtail.lab.cli.output import is_first_process
-
-    return is_first_process()
+def is_first_process() -> bool:
+    """Whether this is the first of a training's processes: torchrun numbers them all, --devices those of a machine."""
+    return not int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0)
 
 
 def _run(arguments: list[str]) -> None:

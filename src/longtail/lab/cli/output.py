@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import arg
 
+from longtail.lab.cli import is_first_process
 from longtail.lab.config import ConfigError
 
 __all__ = ["AsJson", "DataDir", "console", "is_first_process", "print_json", "progress", "whole_numbers"]
@@ -28,11 +28,6 @@ def console() -> Console:
 def progress() -> Console:
     """Standard error."""
     return Console(stderr=True, highlight=False, markup=False)
-
-
-def is_first_process() -> bool:
-    """Whether this is the first of a training's processes: torchrun numbers them all, --devices those of a machine."""
-    return not int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0)
 
 
 def whole_numbers(texts: Sequence[str], source: str) -> list[int]:
