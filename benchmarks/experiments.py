@@ -19,7 +19,7 @@ from benchmarks.training import write_cifar10
 from longtail.lab.config import DataConfig, LossConfig, RunConfig, RunOptions
 from longtail.lab.experiments import ExecutorOptions, heatmap, load_results, run_sweep
 from longtail.lab.experiments.aggregate import deltas, summarize_results
-from longtail.lab.experiments.local import LocalExecutor
+from longtail.lab.experiments.executors import LocalExecutor
 from longtail.lab.recipes import cifar
 from longtail.lab.training import RunFolder, train
 

@@ -1,5 +1,7 @@
 """Small sweeps, in processes of their own, which can be killed."""
 
+import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -8,7 +10,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 
 from longtail.lab.config import DataConfig, LossConfig, RunOptions
 from longtail.lab.data import SubsetOptions
@@ -51,17 +55,51 @@ def epochs_done(runs, config):
     return len(RunFolder(runs / config.run_id).metrics())
 
 
+def start_method():
+    """How processes start others."""
+    return multiprocessing.get_start_method()
+
+
+def write_images(folder, images=6):
+    """Two classes of image files, JPEG and PNG."""
+    draw = np.random.default_rng(0)
+    for label, name in enumerate(("dark", "light")):
+        (folder / name).mkdir(parents=True)
+        for number in range(images):
+            pixels = draw.integers(100 * label, 100 * label + 100, (24, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.{('jpg', 'png')[number % 2]}")
+    return folder
+
+
 def command(*words, folder):
     """A command of longtail, in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "longtail.lab", *map(str, words)],
+    return start(Path(sys.executable).with_name("longtail"), *words, folder=folder)
+
+
+def start(*words, folder):
+    """A process that is in a group of its own, and is marked like all that it starts."""
+    mark = f"LONGTAIL_TEST_{time.monotonic_ns()}"
+    process = subprocess.Popen(
+        list(map(str, words)),
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONWARNINGS": "default"},
+        env=os.environ | {"PYTHONWARNINGS": "default", mark: ""},
     )
+    process.mark = mark
+    return process
+
+
+def family(process):
+    """What a process has started, and what that has started, as far as it is alive."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if process.mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return sorted({*found} - {process.pid})
 
 
 def end(process, seconds=180):
@@ -81,14 +119,36 @@ def wait_for(condition, seconds=300.0):
         time.sleep(0.02)
 
 
-def processes(text):
-    """Of this user, by a part of their command line."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if text in line:
-            found.append(int(folder.name))
-    return found
+def trainer(runs, config):
+    """The process that trains a run, which has the lock of its folder."""
+    lock = str((runs / config.run_id / ".lock").resolve())
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(descriptor) == lock:
+                return int(descriptor.parts[2])
+    return None
+
+
+def freeze(runs, config):
+    """Pause a run after its first epoch: no machine is too fast to catch it."""
+    wait_for(lambda: epochs_done(runs, config) >= 1)
+    process = trainer(runs, config)
+    assert process is not None
+    os.kill(process, signal.SIGSTOP)
+    return process
+
+
+def thaw(process):
+    """Let a process go on that was frozen, if it is alive."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGCONT)
+
+
+def is_asked_to_stop(process):
+    """Whether a frozen process has a signal to answer, or was killed since."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return True
+    pending = next(line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:"))
+    return bool(int(pending, 16) >> (signal.SIGTERM - 1) & 1)

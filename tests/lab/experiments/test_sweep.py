@@ -3,18 +3,19 @@
 import importlib
 import io
 import json
+import multiprocessing
 import os
+import re
 import signal
-import types
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
+from longtail.lab.config import ConfigError, DataConfig, RunOptions
 from longtail.lab.data import SubsetOptions
-from longtail.lab.experiments import ExecutorOptions, local, run_sweep
-from longtail.lab.experiments.local import LocalExecutor
+from longtail.lab.experiments import ExecutorOptions, executors, run_sweep
+from longtail.lab.experiments.executors import LocalExecutor
 from longtail.lab.experiments.task import Outcome
 from longtail.lab.files import write_atomically
 from longtail.lab.training import RunFolder
@@ -23,10 +24,13 @@ from tests.lab.experiments.sweeps import (
     PLAIN,
     command,
     end,
-    epochs_done,
-    processes,
+    family,
+    freeze,
+    is_asked_to_stop,
     small,
+    start_method,
     starts,
+    thaw,
     trained_here,
     wait_for,
     weights,
@@ -97,9 +101,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_run_goes_on(tmp_path, long_
         for config in LONG:
             executor.submit("train", config)
         finished = []
-        wait_for(lambda: executor.wait(0.01) or epochs_done(tmp_path, LONG[0]) >= 2)
-        victim = next(worker for worker in executor.workers.values() if worker.job == ("train", LONG[0]))
-        os.kill(victim.process.pid, signal.SIGKILL)
+        os.kill(freeze(tmp_path, LONG[0]), signal.SIGKILL)
         while len(finished) < len(LONG):
             finished += executor.wait(60.0)
     assert {config for _, config, outcome in finished if outcome.kind == "done"} == set(LONG)
@@ -108,15 +110,29 @@ def test_a_worker_that_is_killed_is_replaced_and_its_run_goes_on(tmp_path, long_
 
 
 def test_a_run_whose_processes_all_die_is_a_failure(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "ATTEMPTS", 1)
+    monkeypatch.setattr(executors, "ATTEMPTS", 1)
     with LocalExecutor(ExecutorOptions(), RunOptions(runs=tmp_path)) as executor:
         executor.submit("train", LONG[0])
-        os.kill(executor.workers[0].process.pid, signal.SIGKILL)
+        ((worker, _),) = executor.running.values()
+        os.kill(worker.process.pid, signal.SIGKILL)
         [(_, config, outcome)] = executor.wait(60.0)
     assert config == LONG[0]
     assert outcome.kind == "failed"
     assert "killed by SIGKILL" in outcome.message
     assert RunFolder(tmp_path / config.run_id).failure()["error"] == outcome.message
+
+
+def test_a_worker_that_dies_between_two_runs_is_replaced_and_loader_processes_are_started_as_elsewhere(tmp_path):
+    with LocalExecutor(ExecutorOptions(), RunOptions(runs=tmp_path)) as executor:
+        for config in CONFIGS[:2]:
+            executor.submit("train", config)
+            [(_, _, outcome)] = executor.wait(60.0)
+            assert outcome.kind == "done"
+            worker = executor.idle[-1]
+            assert worker.pool.submit(start_method).result() == multiprocessing.get_start_method()
+            os.kill(worker.process.pid, signal.SIGKILL)
+            worker.process.join()
+        assert not executor.deaths
 
 
 @pytest.mark.parametrize(
@@ -126,18 +142,21 @@ def test_a_sweep_that_is_ended_leaves_everything_so_that_it_goes_on(tmp_path, lo
     write_sweep(tmp_path, epochs=24)
     runs = tmp_path / "runs"
     first = command("sweep", "sweep.json", folder=tmp_path)
-    wait_for(lambda: all(epochs_done(runs, config) >= 1 for config in LONG))
+    worker = freeze(runs, LONG[0])
     os.kill(first.pid, number)
+    wait_for(lambda: first.poll() is not None or is_asked_to_stop(worker))
+    thaw(worker)
     code, _, errors = end(first)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     if number != signal.SIGKILL:
-        assert "interrupted with 0 of 2 runs done; the same command goes on from there" in errors.splitlines()[-1]
+        assert re.fullmatch("interrupted with [01] of 2 runs done; the same .*", errors.splitlines()[-1])
     # Workers save and leave, even if nobody is left to ask them to.
-    wait_for(lambda: not processes(f'"runs": "{runs}"') and not processes('{"runs": "runs"'), seconds=30)
-    assert not any((runs / config.run_id / "result.json").exists() for config in LONG)
+    wait_for(lambda: not family(first))
+    assert not (runs / LONG[0].run_id / "result.json").exists()
     code, out, errors = end(command("sweep", "sweep.json", folder=tmp_path))
     assert code == 0, errors
     assert "softmax_0.999" in out
+    assert starts(runs, LONG[0]) == 2
     assert weights(runs, LONG) == long_reference
 
 
@@ -194,7 +213,8 @@ def test_a_folder_of_runs_that_cannot_be_is_refused_before_anything_starts(tmp_p
 
 
 def test_the_end_says_which_runs_failed(tmp_path):
-    (tmp_path / "queue.py").write_text("raise ImportError('not that one')")  # workers import nothing from here
+    for name in ("queue", "socket", "threading"):  # workers import nothing from here
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not that one')")
     content = {"model": "resnet8", "epochs": 1, "batch_size": 256, "learning_rate": [0.1, 1e30]}
     (tmp_path / "sweep.json").write_text(json.dumps(content))
     code, out, errors = end(command("sweep", "sweep.json", folder=tmp_path))
@@ -220,34 +240,12 @@ def test_bad_options_are_refused_by_name(values, message):
 
 @pytest.mark.parametrize(("gpus_per_run", "places"), [(1.0, "01"), (0.5, "0011"), (0.4, "0011"), (0.3, "000111")])
 def test_no_run_is_given_a_gpu_that_is_not_there(monkeypatch, gpus_per_run, places):
-    given = []
-
-    class Process:
-        def __init__(self, *_, env, **__):
-            given.append(env["CUDA_VISIBLE_DEVICES"])
-            self.stdin, self.stdout = io.BytesIO(), os.fdopen(os.memfd_create("answers"), "rb")
-
-        def wait(self, *_):
-            return 0
-
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(local.torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(local, "available_cores", lambda: 16)
-    monkeypatch.setattr(local.subprocess, "Popen", Process)
-    monkeypatch.setattr(local.selectors.DefaultSelector, "register", lambda *_: None)
+    monkeypatch.setattr(executors.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(executors, "available_cores", lambda: 16)
     with LocalExecutor(ExecutorOptions(gpus_per_run=gpus_per_run), RunOptions()) as executor:
-        for _ in range(10):
-            executor.submit("train", RunConfig())
-    assert "".join(given) == places
-
-
-def test_half_an_answer_is_the_death_of_its_worker(monkeypatch):
-    config = RunConfig()
-    with LocalExecutor(ExecutorOptions(), RunOptions(accelerator="cpu")) as executor:
-        monkeypatch.setattr(executor.selector, "unregister", lambda _: None)
-        answers, job = io.BytesIO(b'{"kind": "done", "val'), ("train", config)
-        worker = types.SimpleNamespace(answers=answers, job=job, slot=0, close=lambda: "killed")
-        executor.workers[0] = worker
-        assert executor._collect([worker]) == []
-        assert list(executor.queue) == [job]  # it is tried again
-        executor.queue.clear()
+        assert executor.slots == len(places)
+        assert "".join(sorted(worker.variables["CUDA_VISIBLE_DEVICES"] for worker in executor.workers)) == places
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    with LocalExecutor(ExecutorOptions(gpus_per_run=1.0), RunOptions()) as executor:
+        assert {worker.variables["CUDA_VISIBLE_DEVICES"] for worker in executor.workers} == {"4", "7"}

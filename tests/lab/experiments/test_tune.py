@@ -301,17 +301,6 @@ def test_test_labels_cannot_change_the_choice(tmp_path):
     assert all("fold" in name for name in finished)
 
 
-def test_image_files_are_read_by_worker_processes(tmp_path):
-    """As by default: one loader worker in each process that trains."""
-    data = photos(tmp_path / "photos", permute_test=0)
-    words = ["--image-size", "32", "--model", "resnet8", "--epochs", "1", "--batch-size", "8", "--folds", "2"]
-    code, _, errors = end(
-        command("tune", "--data", data, *words, "--losses", "softmax", "--betas", "0.9", folder=tmp_path)
-    )
-    assert code == 0, errors
-    assert len(list((tmp_path / "runs").glob("*/result.json"))) == 5
-
-
 TUNE = ["tune", "--data", "digits", "--imbalance", "50", "--model", "resnet8", "--epochs", "4", "--folds", "2"]
 TUNE += ["--losses", "softmax", "--betas", "0.9", "0.999", "--no-prune"]
 

@@ -165,17 +165,6 @@ class RunOptions:
         if self.workers is not None:
             check_non_negative("workers", self.workers)
 
-    def to_json(self) -> str:
-        """For another process."""
-        return json.dumps(encode(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> RunOptions:
-        """What :meth:`to_json` wrote."""
-        with config_errors():
-            options: RunOptions = decode(json.loads(text), cls, "")
-        return options
-
 
 def field_places(kind: Any = RunConfig, place: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
     """Where in a configuration each value is, by its flat name, which is also its flag.

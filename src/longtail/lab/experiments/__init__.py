@@ -1,6 +1,6 @@
 """Experiments: many runs, on one machine or a cluster, and what they say together."""
 
-from longtail.lab.experiments.executor import ExecutorOptions
+from longtail.lab.experiments.executors import ExecutorOptions
 from longtail.lab.experiments.own import expand, read_sweep
 from longtail.lab.experiments.paper import (
     beta_sweep,

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
 from longtail.lab.data import ImageDataset, LongTailedSubset, open_dataset
-from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_executor
+from longtail.lab.experiments.executors import Executor, ExecutorOptions, make_executor
 from longtail.lab.experiments.task import Outcome, Speeds, estimated_seconds
 from longtail.lab.files import check_writable
 from longtail.lab.training import Interrupted, RunFolder, TrainingError, open_data, stop_signals

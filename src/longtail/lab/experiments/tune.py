@@ -15,7 +15,7 @@ from rich.console import Console
 
 from longtail.lab.config import ConfigError, LossConfig, RunConfig, RunOptions
 from longtail.lab.data import GROUPS
-from longtail.lab.experiments.executor import Executor, ExecutorOptions, make_executor
+from longtail.lab.experiments.executors import Executor, ExecutorOptions, make_executor
 from longtail.lab.experiments.journal import Journal
 from longtail.lab.experiments.search import Candidate, SearchOptions
 from longtail.lab.experiments.task import Outcome
