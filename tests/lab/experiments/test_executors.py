@@ -89,7 +89,7 @@ def test_ctrl_c_while_workers_start_is_one_line(tmp_path, monkeypatch):
     assert errors.splitlines()[-1] == "interrupted; run the same command to resume"
     assert "Traceback" not in errors
     wait_for(lambda: not family(process), seconds=10)
-    assert not list((tmp_path / "temporary").iterdir())
+    assert not list((tmp_path / "temporary").glob("longtail-*"))
 
 
 def test_a_search_that_is_killed_leaves_no_process_behind(tmp_path):
