@@ -73,7 +73,7 @@ def test_a_sweep_gives_what_single_runs_give_and_again_does_only_what_is_missing
 
 
 def test_a_run_that_fails_is_recorded_and_the_others_go_on(tmp_path, reference):
-    bad = small(lr=1e30)
+    bad = small(lr=1e9)
     no_images = replace(CONFIGS[0], data=DataConfig(subset=SubsetOptions(imbalance=1e6)))
     damaged = small(seed=7)
     write_atomically(tmp_path / damaged.run_id / "config.json", damaged.to_json())
@@ -202,7 +202,7 @@ def test_plain_output_says_once_that_a_run_is_waited_for(tmp_path, monkeypatch):
     said = io.StringIO()
     run_sweep(CONFIGS[:2], RunOptions(runs=tmp_path), console=Console(file=said, width=200))
     first, *done = said.getvalue().splitlines()
-    assert first == f"{CONFIGS[0].run_id} is in use by another process: this one waits for it"
+    assert first == f"waiting for {CONFIGS[0].run_id}, which is in use by another process"
     assert [line.split()[0] for line in done] == ["1/2", "2/2"]
 
 
