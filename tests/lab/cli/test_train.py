@@ -17,7 +17,7 @@ from PIL import Image
 from longtail.lab.cli import app
 from longtail.lab.config import RunConfig
 from longtail.lab.data import DataError, ImageDataset, ImageFiles, evaluation_loader, open_dataset
-from longtail.lab.training import Interrupted, RunFolder, evaluation, load_run, loop, open_data, predict
+from longtail.lab.training import Interrupted, RunFolder, evaluate_run, evaluation, load_run, loop, open_data, predict
 from tests.lab.cli.test_data import run
 from tests.lab.training.runs import no_room_for, small_config
 from tests.lab.training.test_run_folder import interrupted
@@ -265,6 +265,17 @@ def test_two_processes_give_the_losses_of_one(tmp_path, launcher, flags):
     assert lines["two"][0]["recall"] == pytest.approx(lines["one"][0]["recall"], abs=0.021)
     total = round(lines["two"][0]["error"] * 5)
     assert lines["two"][0]["error"] * 5 == pytest.approx(total)  # of 500 test images, each once
+
+
+def test_two_processes_measure_the_network_that_they_save(tmp_path):
+    """Without synchronised batch norms each process has statistics of its own, and those of the first are saved."""
+    command = [sys.executable, *TORCHRUN, "-m", "longtail.lab", "train", *SMALL, "--epochs", "2"]
+    finished = subprocess.run([*command, "--runs", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    (path,) = tmp_path.iterdir()
+    final, found = RunFolder(path).result()["final"], evaluate_run(load_run(path))
+    assert found["nll"] == pytest.approx(final["nll"], rel=1e-5)
+    assert found["recall"] == final["recall"]
 
 
 def test_the_configuration_of_the_command_is_that_of_python(capsys, tmp_path):

@@ -60,7 +60,8 @@ class Scored:
             if isinstance(score, str):
                 finished.append((task, config, Outcome("failed", score)))
                 continue
-            final = {"balanced_accuracy": score, "error": 100 * (1 - score), "many": score, "medium": None, "few": 0.5}
+            # The error leads astray: it is lowest where the balanced accuracy is.
+            final = {"balanced_accuracy": score, "error": 100 * score, "many": score, "medium": None, "few": 0.5}
             folder = RunFolder(self.runs / config.run_id)
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.config_file.write_text(config.to_json())
@@ -308,6 +309,15 @@ def test_a_journal_of_tpe_that_cannot_be_read_is_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"journal\.log is damaged: .*delete it to search anew") as error:
         Tpe(search, tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("prototypes", "beta"), [(1.0, None), (1.004, None), (1.25, 0.2), (10.0, 0.9), (812.0, 0.9988), (1e5, 0.99999)]
+)
+def test_prototypes_become_a_beta_of_two_digits(tmp_path, prototypes, beta):
+    search = Tpe(SearchOptions(search="tpe", losses=("focal",)), tmp_path)
+    loss = search._loss({"loss": "focal", "prototypes": prototypes, "gamma": 0.756})
+    assert (loss.beta, loss.weighting, loss.gamma) == (beta, "effective" if beta else "uniform", 0.76)
 
 
 def test_a_grid_has_nothing_to_keep():

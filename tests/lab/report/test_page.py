@@ -263,7 +263,6 @@ def test_runs_whose_classes_are_not_known_have_no_table_of_them(tmp_path, damage
 @pytest.mark.parametrize(
     ("file", "text", "problem"),
     [
-        ("data.json", "{", "data.json is damaged: "),
         ("metrics.jsonl", "{", "metrics.jsonl is damaged in line 1: "),
         ("metrics.jsonl", '{"epoch": 1, "error": "x"}', "metrics.jsonl is damaged in line 1: 'x' is no number"),
         ("result.json", '"seconds": "x"', "result.json is damaged: 'x' is no number"),

@@ -125,6 +125,7 @@ def test_only_the_epochs_asked_for_are_tested_and_always_the_last(tmp_path, test
     assert all(("recall" in line) == (line["epoch"] in tested) for line in lines)
     assert folder.result()["final"] == lines[-1]
     assert folder.result()["best_error"] == min(tested.values())
+    assert folder.result()["seconds"] == pytest.approx(sum(line["seconds"] for line in lines))
     assert len(shown) == 3
     for epoch, text in enumerate(shown, start=1):
         assert text.startswith(f"epoch {epoch}/3: loss ")

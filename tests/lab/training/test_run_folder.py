@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from longtail.lab.config import ConfigError, DataConfig, RunOptions
-from longtail.lab.data import InMemoryImages, open_dataset
+from longtail.lab.data import InMemoryImages, SubsetOptions, open_dataset
 from longtail.lab.files import atomic_file, write_atomically
 from longtail.lab.training import (
     RunFolder,
@@ -147,6 +147,18 @@ def test_other_images_are_another_run(tmp_path, change):
     else:
         Image.effect_noise((16, 16), 50).convert("RGB").save(image)
     assert train(config, runs) != path
+
+
+def test_another_choice_of_the_same_images_is_other_data(tmp_path):
+    digits, folder = open_dataset("digits"), RunFolder(tmp_path)
+    (dataset, subset), (other, chosen) = (
+        SubsetOptions(imbalance=10.0, subset_seed=seed).choose(digits) for seed in (0, 1)
+    )
+    with folder.opened(small_config()):
+        folder.write_data(dataset, subset, small_config())
+    folder.check_data(dataset, subset)
+    with pytest.raises(ConfigError, match="digits has changed since"):
+        folder.check_data(other, chosen)
 
 
 def test_a_lost_data_file_is_written_anew(begun):

@@ -19,9 +19,10 @@ HELP = """usage: longtail COMMAND [options]
 Train classifiers on long-tailed data with the class-balanced loss.
 
 Start here:
-  longtail demo                                  see it work: about a minute, nothing to download
-  longtail weights --counts 5000,500,50          weights for a training loop of your own
-  longtail tune --data photos/ --model resnet18  the best loss for your images, folder by class
+  longtail demo                            see it work: about a minute, nothing to download
+  longtail weights --counts 5000,500,50    class weights for your own training loop
+  longtail tune --data photos/ --model resnet18 --batch-size 64
+                                           the best loss for your images, one folder per class
 
 Commands:
 {commands}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -178,14 +178,15 @@ def estimate(
         return seconds, executor.slots
 
 
-def measure_speeds(executor: Executor, config: RunConfig) -> Cost:
-    """How fast a network trains and tests with as many processes as there will be."""
+def measure_speeds(executor: Executor, config: RunConfig, check: Callable[[], None] = lambda: None) -> Cost:
+    """How fast a network trains and tests with as many processes as there will be; ``check`` may interrupt it."""
     outcomes: list[Outcome] = []
     slots = executor.slots
     for _ in range(slots):
         executor.submit("measure", config)
     while len(outcomes) < slots:
-        outcomes += [outcome for _, _, outcome in executor.wait(60.0)]
+        check()
+        outcomes += [outcome for _, _, outcome in executor.wait(0.5)]
     for outcome in outcomes:
         if outcome.kind != "done":
             raise TrainingError(f"cannot measure {config.model.name} on {config.data.name}: {outcome.message}")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from longtail.lab.config import RunConfig, RunOptions
 from longtail.lab.training import Interrupted, RunFolder, RunInUse, open_data, train
 from longtail.lab.training.build import build_loss, build_network, probe_images
-from longtail.lab.training.cost import measure_cost
+from longtail.lab.training.cost import available_memory, check_memory, measure_cost
 from longtail.lab.training.processes import make_fabric
 
 __all__ = ["Outcome", "Task", "perform"]
@@ -65,4 +65,5 @@ def _measure(config: RunConfig, options: RunOptions) -> dict[str, Any]:
     # A batch of a thousand photographs would take minutes on a CPU; the speed of an image hardly depends on it.
     images = probe_images(config, dataset, photographs=16)
     cost = measure_cost(config, fabric, network, criterion, images, MEASURED_SECONDS)
+    check_memory(config, cost, available_memory(fabric.device))  # once, and not in each run
     return {"train": cost.images_per_second, "test": cost.tested_per_second}

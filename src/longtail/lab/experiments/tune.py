@@ -167,7 +167,7 @@ class _Tuning:
         config = self._fold(next(iter(self.candidates), LossConfig()), 0)
         self.progress.say(f"{losses}, {self.executor.slots} runs at a time; measuring …")
         held_out = train_images // self.folds
-        seconds = measure_speeds(self.executor, config).seconds(config, train_images - held_out, held_out)
+        seconds = measure_speeds(self.executor, config, self._check).seconds(config, train_images - held_out, held_out)
         pruned = ", less what pruning saves" if self.search.prune else ""
         self.progress.say(f"about {duration(runs * seconds / self.executor.slots)}{pruned}")
         self.progress.expect(seconds)
