@@ -156,9 +156,9 @@ def test_another_choice_of_the_same_images_is_other_data(tmp_path):
     )
     with folder.opened(small_config()):
         folder.write_data(dataset, subset, small_config())
-    folder.check_data(dataset, subset)
+    folder.check_data(dataset, subset, small_config())
     with pytest.raises(ConfigError, match="digits has changed since"):
-        folder.check_data(other, chosen)
+        folder.check_data(other, chosen, small_config())
 
 
 def test_a_lost_data_file_is_written_anew(begun):
