@@ -178,7 +178,7 @@ def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
         return 0.8 - 0.05 * (np.log10(prototypes) - 3) ** 2 - 0.02 * (loss.name != "focal")
 
     result, _ = scored(noisy(bump, noise=0.002), search="tpe", trials=30)
-    assert len(result.candidates) == 30
+    assert 25 <= len(result.candidates) <= 30  # a loss that was drawn twice is there once
     plain = [each.loss for each in result.candidates if each.loss.weighting == "uniform"]
     assert sorted(loss.name for loss in plain) == ["focal", "sigmoid", "softmax"]
     for each in result.candidates:
