@@ -16,7 +16,7 @@ from longtail import (
     effective_number,
     sample_weights,
 )
-from tests.calls import count_calls
+from tests.steps import count_steps
 
 SCHEMES = ("effective", "inverse", "inverse_sqrt", "uniform")
 BETAS = [0.0, 1e-300, 1e-8, 0.1, 0.4999, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 1 - 1e-8, 1 - 1e-10, 1 - 1e-12, 1.0]
@@ -79,9 +79,9 @@ def test_beta_from_prototypes():
         beta_from_prototypes(0.5)
 
 
-def test_a_million_classes_take_as_many_calls_as_ten():
+def test_a_million_classes_take_as_many_steps_as_ten():
     few, many = (np.random.default_rng(0).integers(1, 10**6, classes) for classes in (10, 10**6))
-    assert count_calls(class_weights, many, "effective", 0.9999) == count_calls(class_weights, few, "effective", 0.9999)
+    assert count_steps(class_weights, many, "effective", 0.9999) == count_steps(class_weights, few, "effective", 0.9999)
     assert class_weights(many, beta=0.9999).sum() == pytest.approx(10**6)
 
 

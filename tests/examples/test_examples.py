@@ -224,7 +224,7 @@ def test_the_trainer_steps_alike_with_large_batches_and_with_accumulated_small_o
     after = []
     for size, accumulated in [(32, 1), (8, 4)]:
         recipe = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated, "max_steps": 3}
-        recipe |= {"optim": "sgd", "lr": 0.5, "max_grad_norm": 1e9}  # Adam would hide a wrong scale
+        recipe |= {"optim": "sgd", "learning_rate": 0.5, "max_grad_norm": 1e9}  # Adam would hide a wrong scale
         loss = example.class_balanced(LONG_TAIL)
         trainer = without_dropout(example.make_trainer(tmp_path, tokenizer, data, loss, **recipe))
         trainer.train()

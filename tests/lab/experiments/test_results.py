@@ -20,7 +20,7 @@ from longtail.lab.experiments.aggregate import deltas, summarize_results
 from longtail.lab.experiments.results import SETTING, load_results, to_records, write_results
 from longtail.lab.recipes import retrained
 from longtail.lab.training import RunFolder
-from tests.calls import count_calls
+from tests.steps import count_steps
 
 PLAIN = LossConfig()
 FOCAL = LossConfig(name="focal", gamma=0.5, beta=0.999)
@@ -444,7 +444,7 @@ def test_five_times_the_runs_are_five_times_the_work(tmp_path):
                     recall = generator.uniform(size=100).tolist()
                     write_run(tmp_path / str(imbalances), config, error=float(generator.uniform(40, 60)), recall=recall)
     look(2)  # what is imported and compiled once
-    assert count_calls(look, 10) < 5.5 * count_calls(look, 2)
+    assert count_steps(look, 10) < 5.5 * count_steps(look, 2)
 
 
 def test_heads_of_runs_that_differ_by_their_seed_are_one_setting(tmp_path):
