@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes
@@ -58,8 +58,6 @@ def retrain_command(
         return
     options = running.options
     if options.runs == RunningArguments.runs:
-        from dataclasses import replace
-
         options = replace(options, runs=parent.parent)
     run_training(config, options, devices, dry_run=dry_run, as_json=as_json)
 
