@@ -1,18 +1,24 @@
 """Speed and memory of the losses beside PyTorch's own and the peers': ``python -m benchmarks.losses``.
 
-All implementations of a case take turns, and ratios are to weighted ``F.cross_entropy``: of medians, which a few
-disturbed rounds cannot move, and of minima as well. Shared machines and the allocator's luck (whether a freed 33 MB
-buffer is kept or must be mapped and faulted in anew) can shift a median for a whole run, but hardly a minimum.
+All implementations of a case take turns, and ratios are to weighted ``F.cross_entropy``. They are measured four times:
+with all instructions of the CPU and with AVX2 at most, each on the machine as it is and beside two busy processes. On
+an idle machine a minimum says what a call costs; beside others a median says what it takes. Shared machines and the
+allocator's luck (whether a freed 33 MB buffer is kept or must be mapped and faulted in anew) can shift a median for a
+whole run, but hardly a minimum.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import statistics
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +31,7 @@ from benchmarks.peers import BASELINE, BETA, GAMMA, IMPLEMENTATIONS, PEERS, Case
 SHAPES = [(128, 10), (128, 100), (1024, 1000), (1024, 8142), (8, 19, 256, 256)]
 QUICK_SHAPES = [(128, 10), (1024, 1000)]
 DTYPES = [torch.float32, torch.bfloat16]
+CAPABILITIES = ["default", "avx2"]
 
 Row = dict[str, Any]
 Result = dict[str, Any]
@@ -33,15 +40,16 @@ Result = dict[str, Any]
 def main() -> None:
     """Measure, then write ``losses.json`` and ``losses.md``."""
     options = parse_arguments()
-    names = [name for name in IMPLEMENTATIONS if options.compile or "compiled" not in name]
-    seconds, least = (1.5, 5) if options.quick else (25.0, 15)
-    settings = circumstances(*PEERS) | {"beta": BETA, "gamma": GAMMA, "baseline": BASELINE}
-    results: Result = {"settings": settings, "cases": []}
-    for dtype in DTYPES:
-        for shape in QUICK_SHAPES if options.quick else SHAPES:
-            print(f"measuring {shape} {name_of(dtype)}", file=sys.stderr)
-            results["cases"].append(measure_case(Case(shape, dtype), names, seconds, least))
-    text = report(results, names)
+    if options.part:
+        print(json.dumps(measure(options)))
+        return
+    results: Result = {"settings": circumstances(*PEERS) | {"beta": BETA, "gamma": GAMMA, "baseline": BASELINE}}
+    results["runs"] = [
+        {"capability": capability, "busy": busy} | run_part(capability, busy)
+        for capability in CAPABILITIES
+        for busy in (0, 2)
+    ]
+    text = report(results)
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "losses.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     (options.output / "losses.md").write_text(text)
@@ -54,8 +62,49 @@ def parse_arguments() -> argparse.Namespace:
         "--output", type=Path, default=Path("results/bench"), help="folder of losses.json and losses.md"
     )
     parser.add_argument("--quick", action="store_true", help="two shapes and few rounds, to try it out")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="a compiled focal loss")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="compiled losses, too")
+    parser.add_argument("--part", choices=["all", "longtail"], help="measure these in this process, print JSON")
     return parser.parse_args()
+
+
+def run_part(capability: str, busy: int) -> Result:
+    """One run in a process of its own, for PyTorch chooses its instructions when it starts."""
+    print(f"{capability} instructions, {busy} busy processes", file=sys.stderr)
+    command = [sys.executable, "-m", "benchmarks.losses", *sys.argv[1:]]
+    command += ["--part", "all" if capability == "default" and not busy else "longtail"]
+    with tempfile.TemporaryDirectory() as cache, busy_processes(busy):
+        environment = dict(os.environ, TORCHINDUCTOR_CACHE_DIR=cache)
+        if capability != "default":
+            environment["ATEN_CPU_CAPABILITY"] = capability
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+    result: Result = json.loads(done.stdout)
+    return result
+
+
+@contextmanager
+def busy_processes(number: int) -> Iterator[None]:
+    """Processes that take whatever time they get, such as the workers of a data loader."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def measure(options: argparse.Namespace) -> Result:
+    """All cases, with the instructions that PyTorch uses in this process."""
+    names = [name for name in IMPLEMENTATIONS if options.compile or "compiled" not in name]
+    if options.part == "longtail":
+        names = [name for name in names if name == BASELINE or name.startswith("longtail")]
+    seconds, least = (1.0, 4) if options.quick else (8.0, 15)
+    cases = []
+    for dtype in DTYPES:
+        for shape in QUICK_SHAPES if options.quick else SHAPES:
+            print(f"  {' × '.join(map(str, shape))} {name_of(dtype)}", file=sys.stderr)
+            cases.append(measure_case(Case(shape, dtype), names, seconds, least))
+    return {"used_by_pytorch": torch.backends.cpu.get_cpu_capability(), "cases": cases}
 
 
 def measure_case(case: Case, names: list[str], seconds: float, least: int) -> Result:
@@ -113,33 +162,37 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def report(results: Result, names: list[str]) -> str:
-    """The results for people: tables for each dtype, and why a cell is empty."""
+def report(results: Result) -> str:
+    """The results for people: tables for each run and dtype, and why a cell is empty."""
     parts = [
         "# Losses: speed and memory\n",
         f"Forward + backward, β = {BETA}, γ = {GAMMA}, on {described(results['settings'])}. "
-        f"Ratios are to `{BASELINE}`. Not all rows are the same function: see `benchmarks/peers.py`. "
+        f"Ratios are to `{BASELINE}` in the same run. Not all rows are the same function: see `benchmarks/peers.py`. "
         f"In its turn a call is repeated for {TURN * 1e3:g} ms, so small batches are timed with warm caches; once "
         "between other work, calls with much Python code, such as ours, lose more than one fused call does.\n",
     ]
+    for run in results["runs"]:
+        kind, load = ("median", "two busy processes beside it") if run["busy"] else ("minimum", "no other load")
+        for dtype in map(name_of, DTYPES):
+            cases = [case for case in run["cases"] if case["dtype"] == dtype]
+            parts += [
+                f"## {dtype}, {run['used_by_pytorch']}, {load}\n\n{kind.capitalize()}, ms (ratio):\n",
+                table(cases, partial(time_cell, kind)),
+            ]
     for dtype in map(name_of, DTYPES):
-        cases = [case for case in results["cases"] if case["dtype"] == dtype]
+        cases = [case for case in results["runs"][0]["cases"] if case["dtype"] == dtype]
         parts += [
-            f"## {dtype}\n\nMedian, ms (ratio of medians):\n",
-            table(cases, names, partial(time_cell, "median")),
-            "Minimum, ms (ratio of minima):\n",
-            table(cases, names, partial(time_cell, "minimum")),
-            "Peak memory beyond the logits, in units of the logits:\n",
-            table(cases, names, lambda row: f"{row['peak_memory']:.2f}"),
+            f"## Peak memory beyond the logits, in units of the logits, {dtype}\n",
+            table(cases, lambda row: f"{row['peak_memory']:.2f}"),
         ]
-    notes = remarks(results["cases"])
+    notes = remarks(results["runs"][0]["cases"])
     return "\n".join([*parts, "## Remarks\n", *(notes or ["None: every implementation ran every case."])]) + "\n"
 
 
-def table(cases: list[Result], names: list[str], cell: Callable[[Row], str]) -> str:
+def table(cases: list[Result], cell: Callable[[Row], str]) -> str:
     shapes = [" × ".join(map(str, case["shape"])) for case in cases]
     lines = ["| | " + " | ".join(shapes) + " |", "|---|" + "---:|" * len(shapes)]
-    for name in names:
+    for name in cases[0]["implementations"]:
         rows = [case["implementations"][name] for case in cases]
         lines.append(f"| {name} | " + " | ".join("—" if "reason" in row else cell(row) for row in rows) + " |")
     return "\n".join(lines) + "\n"

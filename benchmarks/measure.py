@@ -91,6 +91,8 @@ def circumstances(*packages: str) -> dict[str, Any]:
         | {name: version_of(name) for name in ("torch", "numpy", "longtail", *packages)},
         "machine": {
             "cpu": cpu_model(),
+            "instruction_sets": instruction_sets(),
+            "used_by_pytorch": torch.backends.cpu.get_cpu_capability(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
             "system": platform.system(),
@@ -102,9 +104,10 @@ def circumstances(*packages: str) -> dict[str, Any]:
 def described(settings: Mapping[str, Any]) -> str:
     """The circumstances in one line."""
     machine = settings["machine"]
+    sets = f"{', '.join(machine['instruction_sets'])}; " if machine.get("instruction_sets") else ""
     versions = ", ".join(f"{name} {version}" for name, version in settings["versions"].items())
     return (
-        f"{machine['cpu']} ({machine['cores']} cores, {machine['threads']} threads, {machine['system']}), "
+        f"{machine['cpu']} ({sets}{machine['cores']} cores, {machine['threads']} threads, {machine['system']}), "
         f"{settings['date']}, with {versions}"
     )
 
@@ -117,8 +120,17 @@ def version_of(package: str) -> str | None:
 
 
 def cpu_model() -> str:
+    return _cpu_info("model name") or platform.processor()
+
+
+def instruction_sets() -> list[str]:
+    """The vector instructions of the CPU, as Linux names them."""
+    return [name for name in _cpu_info("flags").split() if name.startswith(("avx", "amx", "fma"))]
+
+
+def _cpu_info(field: str) -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        found = re.search(rf"^{field}\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
         found = None
-    return found.group(1).strip() if found else platform.processor()
+    return found.group(1).strip() if found else ""

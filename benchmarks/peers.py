@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import longtail
+from longtail.losses import LOSSES
 
 __all__ = ["BASELINE", "IMPLEMENTATIONS", "PEERS", "Case", "Loss"]
 
@@ -79,9 +80,11 @@ def _longtail(name: str, case: Case) -> Loss:
     return longtail.ClassBalancedLoss(case.counts, loss=name, beta=BETA, gamma=gamma)
 
 
-def _longtail_compiled(case: Case) -> Loss:
+def _longtail_compiled(name: str, case: Case) -> Loss:
+    if case.logits.numel() < 1024 * 1000 or len(case.shape) > 2:
+        raise ValueError("compiled losses are measured from 1024 × 1000 on")
     torch._dynamo.reset()
-    return torch.compile(_longtail("focal", case))
+    return torch.compile(_longtail(name, case))
 
 
 def _balanced_loss(name: str, case: Case) -> Loss:
@@ -126,10 +129,8 @@ def _imbalanced_losses_sigmoid(case: Case) -> Loss:
 IMPLEMENTATIONS: dict[str, Callable[[Case], Loss]] = {
     BASELINE: _cross_entropy,
     "F.binary_cross_entropy_with_logits": _binary_cross_entropy,
-    "longtail softmax": partial(_longtail, "softmax"),
-    "longtail sigmoid": partial(_longtail, "sigmoid"),
-    "longtail focal": partial(_longtail, "focal"),
-    "longtail focal, compiled": _longtail_compiled,
+    **{f"longtail {name}": partial(_longtail, name) for name in LOSSES},
+    **{f"longtail {name}, compiled": partial(_longtail_compiled, name) for name in ("softmax", "sigmoid", "focal")},
     "balanced-loss softmax": partial(_balanced_loss, "cross_entropy"),
     "balanced-loss sigmoid": partial(_balanced_loss, "binary_cross_entropy"),
     "balanced-loss focal": partial(_balanced_loss, "focal_loss"),

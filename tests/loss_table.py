@@ -1,4 +1,4 @@
-"""Every loss of the package, once: tests parametrize over this table, so a new loss gets all of them by one line."""
+"""Every loss of the package, once: tests parametrize over this table, so a new loss gets all of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import longtail
-from longtail import functional
 from longtail.losses import LOSSES as KINDS
 from tests.reference.losses import weighted_loss
 
@@ -19,10 +17,19 @@ COUNTS = [5000, 1077, 232, 50, 9]
 @dataclass(frozen=True)
 class Loss:
     name: str
-    function: Callable[..., Tensor]
-    module: Callable[..., torch.nn.Module]
     options: dict[str, Any] = field(default_factory=dict)
-    multi_hot: bool = False
+
+    @property
+    def function(self) -> Callable[..., Tensor]:
+        return KINDS[self.name].function
+
+    @property
+    def module(self) -> Callable[..., torch.nn.Module]:
+        return KINDS[self.name].module
+
+    @property
+    def multi_hot(self) -> bool:
+        return KINDS[self.name].is_sigmoid
 
     def options_for(self, counts: Any) -> dict[str, Any]:
         """Its options, and the counts if it needs them."""
@@ -41,25 +48,22 @@ class Loss:
         return weighted_loss(self.name, logits, *args, **options, **kwargs)
 
 
-LOSSES = [
-    Loss("softmax", functional.softmax_cross_entropy, longtail.SoftmaxCrossEntropy),
-    Loss("sigmoid", functional.sigmoid_cross_entropy, longtail.SigmoidCrossEntropy, multi_hot=True),
-    *(
-        Loss("focal", functional.focal_loss, longtail.FocalLoss, {"gamma": gamma}, multi_hot=True)
-        for gamma in (0.0, 0.5, 1.0, 2.0, 3.7)
-    ),
-    Loss("softmax_focal", functional.softmax_focal_loss, longtail.SoftmaxFocalLoss, {"gamma": 0.5}),
-    Loss("logit_adjusted", functional.logit_adjusted_cross_entropy, longtail.LogitAdjustedCrossEntropy, {"tau": 1.5}),
+# Options to test other than the defaults; a loss that is not here is tested with its defaults.
+OPTIONS = {
+    "focal": [{"gamma": gamma} for gamma in (0.0, 0.5, 1.0, 2.0, 3.7)],
+    "logit_adjusted": [{"tau": 1.5}],
     # At the default scale of 30, float32 itself is not as precise as the tests that are for all losses ask for.
-    Loss("ldam", functional.ldam_loss, longtail.LDAMLoss, {"max_margin": 0.7, "scale": 2.0}),
-    *(
-        Loss("asymmetric", functional.asymmetric_loss, longtail.AsymmetricLoss, options, multi_hot=True)
-        for options in (
-            {"gamma_negative": 4.0, "gamma_positive": 0.0, "clip": 0.05},
-            {"gamma_negative": 0.5, "gamma_positive": 2.0, "clip": 0.0},
-        )
-    ),
-]
+    "ldam": [{"max_margin": 0.7, "scale": 2.0}],
+    "asymmetric": [
+        {"gamma_negative": 4.0, "gamma_positive": 0.0, "clip": 0.05},
+        {"gamma_negative": 0.5, "gamma_positive": 2.0, "clip": 0.0},
+    ],
+    "vector_scaling": [
+        {"gamma_scaling": 0.15, "tau": 1.25, "max_margin": 0.0},
+        {"gamma_scaling": 0.3, "tau": 1.0, "max_margin": 0.7},
+    ],
+}
+LOSSES = [Loss(name, options) for name, kind in KINDS.items() for options in OPTIONS.get(name, [dict(kind.options)])]
 every_loss = pytest.mark.parametrize(
     "loss", LOSSES, ids=lambda loss: "-".join(map(str, (loss.name, *loss.options.values())))
 )

@@ -203,7 +203,7 @@ def test_arguments_that_are_no_integers_are_named():
         long_tailed_counts("5", 3, 10)
     with pytest.raises(TypeError, match=r"imbalance must be a number, got None"):
         long_tailed_counts(5, 3, None)
-    with pytest.raises(TypeError, match=r"counts must be one number per class, got list of <U1"):
+    with pytest.raises(TypeError, match=r"counts must be one number per class, each below"):
         imbalance_factor(["5", "3"])
 
 
@@ -237,3 +237,14 @@ def test_whole_numbers_of_the_profile_are_not_rounded_down(largest, classes, imb
 
 def test_no_class_has_more_than_the_largest_may_have():
     assert long_tailed_counts(10**15, 2, 1).tolist() == [10**15] * 2
+
+
+def test_counts_by_class_index_are_put_in_order():
+    assert imbalance_factor({2: 8, 0: 2, 1: 4}) == 4
+    with pytest.raises(ValueError, match="counts are 0 for class 1"):
+        imbalance_factor({0: 5, 2: 1})
+    for key in ("owl", -1, 0.5):
+        with pytest.raises(ValueError, match=f"counts must have class indices as keys, got {key!r}"):
+            imbalance_factor({key: 5})
+    with pytest.raises(ValueError, match=r"labels has masked elements: pass labels.compressed\(\)"):
+        class_counts(np.ma.array([0, 1, 1], mask=[0, 0, 1]))

@@ -180,3 +180,8 @@ def test_arrays_of_any_order_are_taken():
     np.testing.assert_allclose(head.bias.detach().sigmoid(), prior, rtol=1e-6)
     logits = np.array([[1.0, 2.0], [3.0, 4.0]])
     np.testing.assert_array_equal(adjust_logits(logits[::-1], [90, 10]), adjust_logits(logits, [90, 10])[::-1])
+
+
+def test_a_model_that_is_no_module_is_named():
+    with pytest.raises(TypeError, match="model must be a module, got None"):
+        param_groups(None, 1e-4, "fc")

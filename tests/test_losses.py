@@ -1,5 +1,6 @@
 """The modules: state, options, and the class-balanced term around any loss."""
 
+import collections
 import copy
 import inspect
 import io
@@ -66,13 +67,135 @@ def test_every_loss_can_be_class_balanced():
     assert {loss.name for loss in LOSSES} == set(longtail.losses.LOSSES)
 
 
-def test_the_table_of_losses_says_what_the_functions_say():
-    shared = {"logits", "target", "class_weight", "label_smoothing", "ignore_index", "reduction"}
-    for kind in longtail.losses.LOSSES.values():
-        own = {name: each.default for name, each in inspect.signature(kind.function).parameters.items()}
-        own = {name: default for name, default in own.items() if name not in shared}
-        assert ("counts" in own) == kind.needs_counts
-        assert {name: default for name, default in own.items() if name != "counts"} == kind.options
+@every_loss
+def test_modules_take_options_and_defaults_from_their_functions(loss):
+    function = inspect.signature(loss.function).parameters
+    module = inspect.signature(loss.module).parameters
+    assert set(module) == set(function) - {"logits", "target"} | {"device", "dtype"}
+    assert all(module[name].default == function[name].default for name in set(module) & set(function))
+    built = loss.module(counts=COUNTS) if "counts" in function else loss.module()
+    for name, parameter in module.items():
+        if name not in ("class_weight", "counts", "device", "dtype"):
+            assert getattr(built, name) == parameter.default
+            assert f"    {name}" in loss.module.__doc__
+    assert f"longtail.functional.{loss.function.__name__}" in loss.module.__doc__
+    assert ".. math:: L(z" in loss.module.__doc__
+    assert f'``"{loss.name}"``' in ClassBalancedLoss.__doc__
+
+
+def test_balanced_softmax_is_logit_adjustment_with_tau_one():
+    logits, target, _ = batch()
+    expected = longtail.functional.logit_adjusted_cross_entropy(logits, target, counts=COUNTS, tau=1.0)
+    torch.testing.assert_close(longtail.BalancedSoftmaxLoss(counts=COUNTS).double()(logits, target), expected)
+    with pytest.raises(TypeError, match=r"BalancedSoftmaxLoss\(\) needs counts=…, the samples per class"):
+        longtail.BalancedSoftmaxLoss(COUNTS)
+
+
+@pytest.mark.parametrize(
+    "build", [ClassBalancedLoss, lambda *args, **options: ClassBalanced(F.cross_entropy, *args, **options)]
+)
+def test_how_the_weights_were_made_is_kept(build):
+    criterion = build(COUNTS, beta=0.99, normalize="samples")
+    assert (criterion.scheme, criterion.beta, criterion.normalize, criterion.absent) == (
+        "effective",
+        0.99,
+        "samples",
+        "error",
+    )
+    assert criterion.counts.tolist() == COUNTS
+    again = class_weights(criterion.counts, criterion.scheme, criterion.beta, criterion.normalize, criterion.absent)
+    torch.testing.assert_close(again.float(), criterion.class_weight)
+    assert build(COUNTS, scheme="inverse").beta is None
+    assert build(COUNTS, beta=torch.tensor([0.5, 0.9, 0.9, 0.9, 0.75], dtype=torch.float64)).beta == (
+        0.5,
+        0.9,
+        0.9,
+        0.9,
+        0.75,
+    )
+    assert build([30, 0, 2], absent="ignore").counts.tolist() == [30, 0, 2]
+    half = criterion.half()
+    assert (half.class_weight.dtype, half.counts.tolist()) == (torch.float16, COUNTS)
+
+
+def test_default_weights_of_a_loss_are_those_of_its_table():
+    for name, kind in longtail.losses.LOSSES.items():
+        assert ClassBalancedLoss(COUNTS, name).scheme == kind.scheme
+        assert ClassBalancedLoss(COUNTS, name, 0.9).scheme == "effective"
+    assert ClassBalancedLoss(COUNTS, "logit_adjusted").class_weight.tolist() == [1] * 5
+
+
+def test_a_checkpoint_with_weights_only_can_be_loaded():
+    """Those of longtail 0.1 have no counts."""
+    criterion = ClassBalancedLoss(COUNTS)
+    nn.Sequential(criterion).load_state_dict({"0.class_weight": torch.ones(5)})
+    assert criterion.class_weight.tolist() == [1] * 5
+    assert criterion.counts.tolist() == COUNTS
+
+
+@every_loss
+def test_modules_are_built_on_a_device_and_in_a_dtype(loss):
+    for build in (
+        lambda **place: loss.build([1.0] * 5, **place),
+        lambda **place: ClassBalancedLoss(COUNTS, loss.name, **place),
+        lambda **place: ClassBalancedLoss(torch.tensor(COUNTS), loss.name, **place),
+        lambda **place: ClassBalanced(F.cross_entropy, COUNTS, **place),
+    ):
+        with torch.device("meta"):
+            on_meta = build()
+        assert all(buffer.is_meta for buffer in on_meta.buffers())
+        on_meta.to_empty(device="cpu").load_state_dict(build().state_dict())
+        for name, buffer in build().named_buffers():
+            assert torch.equal(on_meta.get_buffer(name), buffer)
+        assert all(buffer.is_meta for buffer in build(device="meta").buffers())
+        assert build(dtype=torch.float64).class_weight.dtype == torch.float64
+        assert build().class_weight.device.type == "cpu"
+    with torch.device("meta"):
+        assert longtail.NormedLinear(3, 2).weight.is_meta
+    assert longtail.NormedLinear(3, 2, device="meta", dtype=torch.float64).weight.dtype == torch.float64
+
+
+def test_counts_may_be_a_counter():
+    counter = collections.Counter([2, 0, 0, 1, 0, 2])
+    assert torch.equal(ClassBalancedLoss(counter).class_weight, ClassBalancedLoss([3, 1, 2]).class_weight)
+    assert ClassBalancedLoss(counter, "ldam").counts.tolist() == [3, 1, 2]
+    for masked in (np.ma.array([3, 1, 2], mask=[0, 1, 0]), np.ma.array([3.0, 1, 2], mask=[0, 1, 0])):
+        with pytest.raises(ValueError, match=r"counts has masked elements: pass counts.compressed\(\)"):
+            ClassBalancedLoss(masked)
+        with pytest.raises(ValueError, match="class_weight has masked elements"):
+            longtail.FocalLoss(masked)
+    assert ClassBalancedLoss(np.ma.array([3, 1, 2])).counts.tolist() == [3, 1, 2]
+
+
+def test_counts_are_constants():
+    counts = torch.tensor([3.0, 1.0, 2.0], requires_grad=True)
+    assert not ClassBalancedLoss(counts, "ldam").counts.requires_grad
+    assert not longtail.LDAMLoss(counts=counts).counts.requires_grad
+
+
+@pytest.mark.parametrize("large", [10**30, 10**400], ids=["1e30", "1e400"])
+def test_integers_that_no_tensor_holds_are_named(large):
+    for call, argument in (
+        (lambda: longtail.FocalLoss(gamma=large), "gamma"),
+        (lambda: ClassBalancedLoss(COUNTS, "logit_adjusted", tau=large), "tau"),
+        (lambda: longtail.FocalLoss(ignore_index=large), "ignore_index"),
+        (lambda: ClassBalanced(F.cross_entropy, COUNTS, ignore_index=-large), "ignore_index"),
+        (lambda: longtail.class_counts([0, 1], large), "num_classes"),
+        (lambda: longtail.long_tailed_counts(5000, large, 10), "num_classes"),
+        (lambda: longtail.long_tailed_counts(large, 10, 10), "max_count"),
+        (lambda: longtail.NormedLinear(2, 2, scale=large), "scale"),
+        (lambda: longtail.NormedLinear(large, 2), "in_features"),
+        (lambda: longtail.NormedLinear(2, large), "out_features"),
+        (lambda: ClassBalancedLoss([large, 2, 1]), "counts"),
+        (lambda: longtail.LDAMLoss(counts=COUNTS, max_margin=large), "max_margin"),
+        (lambda: ClassBalancedLoss(COUNTS, label_smoothing=large), "label_smoothing"),
+        (lambda: ClassBalancedLoss(COUNTS, beta=large), "beta"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=f"^{argument} must ") as error:
+            call()
+        assert len(str(error.value)) < 120
+    with pytest.raises(ValueError, match="tau must be at most"):
+        longtail.LogitAdjustedCrossEntropy(counts=COUNTS, tau=1e308)
 
 
 @pytest.mark.parametrize("name", ["logit_adjusted", "ldam"])
@@ -136,12 +259,12 @@ def test_modules_survive_copies(module):
 
 def test_state_dict_carries_the_weights():
     saved = ClassBalancedLoss(COUNTS).state_dict()
-    assert list(saved) == ["class_weight"]
+    assert list(saved) == ["class_weight", "counts"]
     other = ClassBalancedLoss([1, 1, 1, 1, 1])
     other.load_state_dict(saved)
     assert torch.equal(other.class_weight, ClassBalancedLoss(COUNTS).class_weight)
     wrapped = ClassBalanced(nn.CrossEntropyLoss(reduction="none"), COUNTS)
-    assert list(wrapped.state_dict()) == ["class_weight"]
+    assert list(wrapped.state_dict()) == ["class_weight", "counts"]
 
 
 @pytest.mark.parametrize(

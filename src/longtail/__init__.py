@@ -11,20 +11,11 @@ Example:
     >>> criterion(logits, torch.tensor([0, 1, 2, 0])).backward()
 """
 
-from longtail import functional, prototypes, samplers, schedules, theory
+from longtail import functional, losses, prototypes, samplers, schedules, theory
 from longtail.counts import class_counts, imbalance_factor, long_tailed_counts
+from longtail.fused import FusedLinearLoss
 from longtail.heads import NormedLinear, adjust_logits, init_classifier_bias_, param_groups
-from longtail.losses import (
-    AsymmetricLoss,
-    ClassBalanced,
-    ClassBalancedLoss,
-    FocalLoss,
-    LDAMLoss,
-    LogitAdjustedCrossEntropy,
-    SigmoidCrossEntropy,
-    SoftmaxCrossEntropy,
-    SoftmaxFocalLoss,
-)
+from longtail.losses import *  # noqa: F403
 from longtail.weights import (
     beta_from_prototypes,
     class_weight_dict,
@@ -34,16 +25,8 @@ from longtail.weights import (
 )
 
 __all__ = [
-    "AsymmetricLoss",
-    "ClassBalanced",
-    "ClassBalancedLoss",
-    "FocalLoss",
-    "LDAMLoss",
-    "LogitAdjustedCrossEntropy",
+    "FusedLinearLoss",
     "NormedLinear",
-    "SigmoidCrossEntropy",
-    "SoftmaxCrossEntropy",
-    "SoftmaxFocalLoss",
     "adjust_logits",
     "beta_from_prototypes",
     "class_counts",
@@ -61,5 +44,6 @@ __all__ = [
     "schedules",
     "theory",
 ]
+__all__ += losses.__all__
 
 __version__ = "0.2.0"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import math
+import sys
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -38,14 +38,18 @@ def check_in_unit_interval(argument: str, value: float) -> None:
     """Refuse a number outside [0, 1], NaN included."""
     _check_number(argument, value)
     if not 0 <= value <= 1:
-        raise ValueError(f"{argument} must be in [0, 1], got {value}")
+        raise ValueError(f"{argument} must be in [0, 1], got {_shown(value)}")
 
 
 def check_non_negative(argument: str, value: float) -> None:
     """Refuse a number that is negative, infinite or NaN."""
     _check_number(argument, value)
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{argument} must be a finite number >= 0, got {value}")
+    if not 0 <= value <= sys.float_info.max:
+        raise ValueError(f"{argument} must be a finite number >= 0, got {_shown(value)}")
+
+
+LARGEST_OPTION = 1e6
+"""Of γ, τ, margins and scales: far from the range of float32, whatever it is multiplied by."""
 
 
 def check_loss_option(option: str, value: float) -> None:
@@ -54,23 +58,37 @@ def check_loss_option(option: str, value: float) -> None:
         check_in_unit_interval(option, value)
         return
     check_non_negative(option, value)
+    if value > LARGEST_OPTION:
+        raise ValueError(f"{option} must be at most 1e6, got {_shown(value)}")
     if option == "scale" and value == 0:
         raise ValueError(f"scale must be above 0, got {value}")
 
 
-def check_integer(argument: str, value: object) -> None:
-    """Refuse what is not an integer."""
+def check_integer(argument: str, value: Any) -> None:
+    """Refuse what is not an integer of 64 bits."""
     if not isinstance(value, Integral):
         raise TypeError(f"{argument} must be an integer, got {value!r}")
+    if not -(2**63) <= int(value) < 2**63:
+        raise ValueError(f"{argument} must fit in 64 bits, got {_shown(value)}")
 
 
-def check_positive_integer(argument: str, value: Any) -> None:
-    """Refuse what is not an integer of at least 1."""
+def check_positive_integer(argument: str, value: Any, largest: int = 2**63 - 1) -> None:
+    """Refuse what is not an integer of at least 1 and at most ``largest``."""
     check_integer(argument, value)
     if value < 1:
         raise ValueError(f"{argument} must be at least 1, got {value}")
+    if value > largest:
+        raise ValueError(f"{argument} must be at most {largest:,}, got {value:,}")
 
 
 def _check_number(argument: str, value: object) -> None:
     if not isinstance(value, Real):
         raise TypeError(f"{argument} must be a number, got {value!r} of type {type(value).__name__}")
+
+
+def _shown(value: Any) -> str:
+    """A number for an error message; an integer of very many digits is rounded."""
+    try:
+        return f"{value}" if abs(value) < 10**18 else f"{float(value):g}"
+    except OverflowError:
+        return "an integer larger than any float"

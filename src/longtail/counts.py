@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any, overload
 
 import numpy as np
@@ -18,6 +19,9 @@ __all__ = ["class_counts", "imbalance_factor", "long_tailed_counts"]
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+
+MOST_CLASSES = 10**9
+"""A list of more counts would not fit in memory."""
 
 
 @overload
@@ -49,7 +53,7 @@ def class_counts(labels: Any, num_classes: int | None = None) -> Any:
         tensor([2, 0, 1])
     """
     if num_classes is not None:
-        check_positive_integer("num_classes", num_classes)
+        check_positive_integer("num_classes", num_classes, MOST_CLASSES)
     found = find_labels(labels)
     values = check_labels(found)
     if values.ndim == 2:
@@ -65,6 +69,7 @@ def class_counts(labels: Any, num_classes: int | None = None) -> Any:
 
 def check_labels(labels: Any) -> npt.NDArray[Any]:
     """Return labels as a NumPy array of numbers, or say how to make them one."""
+    check_not_masked("labels", labels)
     try:
         values = to_numpy(labels)
     except ValueError:
@@ -165,7 +170,7 @@ def long_tailed_counts(max_count: int, num_classes: int, imbalance: float, profi
     """
     check_choice("profile", profile, ("exponential", "step"))
     check_positive_integer("max_count", max_count)
-    check_positive_integer("num_classes", num_classes)
+    check_positive_integer("num_classes", num_classes, MOST_CLASSES)
     if isinstance(imbalance, Real) and not 1 <= imbalance < math.inf:
         raise ValueError(f"imbalance must be a finite number >= 1, got {imbalance}")
     check_non_negative("imbalance", imbalance)
@@ -187,12 +192,15 @@ def long_tailed_counts(max_count: int, num_classes: int, imbalance: float, profi
 
 def check_counts(counts: Any) -> FloatArray:
     """Return counts as a float64 array of shape (C,), or refuse them naming the class that is wrong."""
+    check_not_masked("counts", counts)
+    if isinstance(counts, Mapping):
+        counts = _in_order_of_classes(counts)
     try:
         values = to_numpy(counts)
     except ValueError:
         values = np.zeros((), dtype=object)
     if values.dtype.kind not in "biuf":
-        raise TypeError(f"counts must be one number per class, got {type(counts).__name__} of {values.dtype}")
+        raise TypeError(f"counts must be one number per class, each below 2**64, got {counts!r:.60}")
     values = values.astype(np.float64)
     if values.ndim != 1 or not values.size:
         raise ValueError(f"counts must have shape (C,), got {values.shape}")
@@ -207,6 +215,25 @@ def check_counts(counts: Any) -> FloatArray:
         index = int(np.argmax(share))
         raise ValueError(f"counts must be numbers of samples, not shares, got {values[index]} for class {index}")
     return values
+
+
+def _in_order_of_classes(counts: Mapping[Any, Any]) -> list[Any]:
+    """Counts by class index, such as those of a ``collections.Counter``, as a list; a class without a key has none."""
+    for label in counts:
+        if not isinstance(label, Integral) or not 0 <= int(label) < MOST_CLASSES:
+            raise ValueError(
+                f"counts must have class indices as keys, got {label!r}: pass [counts[name] for name in classes], "
+                "in the order of the network's outputs"
+            )
+    return [counts.get(label, 0) for label in range(max(map(int, counts), default=-1) + 1)]
+
+
+def check_not_masked(argument: str, values: Any) -> None:
+    """Refuse masked arrays with masked elements: as plain numbers they would count."""
+    if np.ma.is_masked(values):
+        raise ValueError(
+            f"{argument} has masked elements: pass {argument}.compressed() to drop them, or {argument}.filled(…)"
+        )
 
 
 def _check_order_of_classes(index: Any) -> None:
@@ -263,6 +290,8 @@ def find_labels(source: Any) -> Any:
 def to_numpy(values: Any) -> npt.NDArray[Any]:
     """Return values as a NumPy array: tensors of any device and dtype, pandas objects, sequences."""
     if isinstance(values, Tensor):
+        if values.is_meta:
+            raise TypeError("a tensor on the meta device has no values: pass a list or an array")
         values = values.detach().cpu()
         values = (values.double() if values.is_floating_point() else values).numpy()
     array = np.asarray(values)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longtail._checks import check_loss_option, check_non_negative
+from longtail._checks import check_loss_option, check_non_negative, check_positive_integer
 from longtail.counts import to_tensor
 from longtail.functional._apply import columns
 from longtail.functional._blocked import compute_dtype
@@ -75,6 +75,8 @@ def param_groups(model: nn.Module, weight_decay: float, head: nn.Module | str) -
         [(3, 0.0002), (1, 0.0)]
         >>> optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a module, got {model!r}")
     check_non_negative("weight_decay", weight_decay)
     modules = dict(model.named_modules())
     if isinstance(head, str) and head not in modules:
@@ -116,6 +118,7 @@ class NormedLinear(nn.Linear):
         in_features: length of the features.
         out_features: C.
         scale: s > 0. 1 for :func:`longtail.functional.ldam_loss`, which has a scale of its own.
+        device, dtype: of the weights, as in ``nn.Linear``.
 
     Example:
         >>> head = NormedLinear(64, 10)
@@ -127,9 +130,18 @@ class NormedLinear(nn.Linear):
         Cao et al., Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, NeurIPS 2019.
     """
 
-    def __init__(self, in_features: int, out_features: int, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        scale: float = 1.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         check_loss_option("scale", scale)
-        super().__init__(in_features, out_features, bias=False)
+        check_positive_integer("in_features", in_features)
+        check_positive_integer("out_features", out_features)
+        super().__init__(in_features, out_features, bias=False, device=device, dtype=dtype)
         self.scale = scale
 
     def reset_parameters(self) -> None:

@@ -2,74 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from longtail import functional
+from longtail import _modules
 from longtail._checks import check_choice, check_integer
-from longtail._modules import (
-    AsymmetricLoss,
-    FocalLoss,
-    LDAMLoss,
-    LogitAdjustedCrossEntropy,
-    Loss,
-    LossFunction,
-    SigmoidCrossEntropy,
-    SoftmaxCrossEntropy,
-    SoftmaxFocalLoss,
-    as_buffer,
-)
+from longtail._modules import *  # noqa: F403
+from longtail._modules import COMMON, Device, Loss, LossFunction, Weighted, is_meta
+from longtail._modules import LOSSES as LOSSES  # the lab knows it from here
 from longtail.counts import class_counts, to_numpy
 from longtail.functional._apply import REDUCTIONS, is_traced, mean_weight, no_indices, own_weight, reduce_rows
 from longtail.functional._blocked import compute_dtype
+from longtail.weights import DEFAULT_BETA as DEFAULT_BETA
 from longtail.weights import class_weights
 
-__all__ = [
-    "AsymmetricLoss",
-    "ClassBalanced",
-    "ClassBalancedLoss",
-    "FocalLoss",
-    "LDAMLoss",
-    "LogitAdjustedCrossEntropy",
-    "SigmoidCrossEntropy",
-    "SoftmaxCrossEntropy",
-    "SoftmaxFocalLoss",
-]
-
-
-class LossKind(NamedTuple):
-    """A loss that can be class-balanced: its function, and what is special about it."""
-
-    function: LossFunction
-    options: Mapping[str, float] = MappingProxyType({})
-    """Those of its own, with their defaults."""
-    needs_counts: bool = False
-    """Whether it takes the samples per class itself, beside the weights that are made of them."""
-    is_sigmoid: bool = False
-    """Whether each class is a question of its own, answered by a sigmoid."""
-    scheme: str = "effective"
-    """Class weights unless others are asked for: a loss that corrects for the class prior itself has none."""
-
-
-DEFAULT_BETA = 0.999
-
-LOSSES = {
-    "softmax": LossKind(functional.softmax_cross_entropy),
-    "sigmoid": LossKind(functional.sigmoid_cross_entropy, is_sigmoid=True),
-    "focal": LossKind(functional.focal_loss, {"gamma": 0.5}, is_sigmoid=True),
-    "softmax_focal": LossKind(functional.softmax_focal_loss, {"gamma": 0.5}),
-    "logit_adjusted": LossKind(
-        functional.logit_adjusted_cross_entropy, {"tau": 1.0}, needs_counts=True, scheme="uniform"
-    ),
-    "ldam": LossKind(functional.ldam_loss, {"max_margin": 0.5, "scale": 30.0}, needs_counts=True),
-    "asymmetric": LossKind(
-        functional.asymmetric_loss, {"gamma_negative": 4.0, "gamma_positive": 0.0, "clip": 0.05}, is_sigmoid=True
-    ),
-}
+__all__ = ["ClassBalanced", "ClassBalancedLoss"]
+__all__ += _modules.__all__
 
 
 def owners_of(option: str) -> list[str]:
@@ -82,15 +32,50 @@ def owners_of(option: str) -> list[str]:
     return [name for name, kind in LOSSES.items() if option in kind.options]
 
 
-def _own_options(loss: str, given: dict[str, float | None]) -> dict[str, float]:
+def _loss_options(loss: str, given: dict[str, Any]) -> dict[str, Any]:
     """The options of a loss, those not given at their defaults; others are refused."""
-    kind = LOSSES[loss]
+    options = {**LOSSES[loss].options, **COMMON}
     for name, value in given.items():
-        if value is not None and name not in kind.options:
-            owners = owners_of(name)
+        owners = owners_of(name)
+        if name in COMMON or (name in options and value is not None):
+            options[name] = value
+        elif not owners:
+            raise TypeError(f"ClassBalancedLoss() got an unexpected keyword argument {name!r}")
+        elif value is not None:
             losses = f"{' and '.join(owners)} {'loss' if len(owners) == 1 else 'losses'}"
             raise ValueError(f"{name} belongs to the {losses}, and loss={loss!r} has none, got {name}={value}")
-    return {**kind.options, **{name: value for name, value in given.items() if value is not None}}
+    return options
+
+
+def _listed() -> str:
+    """All losses and their options, for a docstring."""
+    lines = []
+    for name, kind in LOSSES.items():
+        options = ", ".join(f"{option} = {value:g}" for option, value in kind.options.items())
+        lines.append(f'* ``"{name}"``: :func:`longtail.functional.{kind.function.__name__}`')
+        lines[-1] += f"; {options}" if options else ""
+        lines[-1] += "; no class weights by default" if kind.scheme == "uniform" else ""
+    return "\n    ".join(lines)
+
+
+class Balance(NamedTuple):
+    """How class weights follow from counts: arguments of :func:`longtail.class_weights`."""
+
+    scheme: str
+    beta: Any
+    normalize: str
+    absent: str
+
+    def weights(self, counts: Any) -> Any:
+        """Class weights; without values where the counts have none."""
+        return counts if is_meta(counts) else class_weights(counts, self.scheme, self.beta, self.normalize, self.absent)
+
+    def keep_in(self, module: nn.Module) -> None:
+        """Set the arguments as attributes of a module, β as a number or a tuple, and only where it was used."""
+        betas = to_numpy(self.beta).astype(float).tolist() if self.scheme == "effective" else None
+        beta = tuple(betas) if isinstance(betas, list) else betas
+        for name, value in self._replace(beta=beta)._asdict().items():
+            setattr(module, name, value)
 
 
 class ClassBalancedLoss(Loss):
@@ -103,21 +88,30 @@ class ClassBalancedLoss(Loss):
     with the sigmoid, focal and asymmetric losses, multi-hot ones.
 
     Args:
-        counts: samples per class in the training set, shape (C,). The losses ``"logit_adjusted"`` and ``"ldam"`` need
-            them themselves, too, and keep them as a buffer.
-        loss: ``"softmax"``, ``"sigmoid"``, ``"focal"``, ``"softmax_focal"``, ``"logit_adjusted"``, ``"ldam"`` or
-            ``"asymmetric"``: the functions of :mod:`longtail.functional`.
-        beta: β in [0, 1], one for all or one per class: 0 gives no re-weighting, 1 inverse frequency. Default 0.999;
-            with ``"logit_adjusted"``, which corrects for the class prior itself, no weights unless β is given.
-        gamma: γ ≥ 0 of the focal and softmax_focal losses, default 0.5; the other losses have none.
-        tau: τ ≥ 0 of the logit_adjusted loss, default 1.
-        max_margin, scale: of the ldam loss, default 0.5 and 30.
-        gamma_negative, gamma_positive, clip: of the asymmetric loss, default 4, 0 and 0.05.
-        scheme, normalize, absent: as in :func:`longtail.class_weights`.
-        label_smoothing, ignore_index, reduction: as in :mod:`longtail.functional`.
+        counts: samples per class in the training set, shape (C,), or by class index, such as a
+            ``collections.Counter`` of the labels.
+        loss: one of the losses listed below.
+        beta: β in [0, 1], one for all or one per class: 0 gives no re-weighting, 1 inverse frequency. Default 0.999
+            with the scheme ``"effective"``.
+        gamma: γ ≥ 0 of the focal and softmax_focal losses; the other losses have none.
+        scheme: as in :func:`longtail.class_weights`; by default ``"effective"`` if β is given, else that of the loss.
+        normalize, absent: as in :func:`longtail.class_weights`.
+        device, dtype: of the buffers; by default the device in use (``with torch.device(…)``), else that of the counts,
+            and the default dtype.
+        options: other options of the loss, and those of all losses: ``label_smoothing``, ``ignore_index`` and
+            ``reduction``, as in :mod:`longtail.functional`.
+
+    Losses, with the defaults of their options:
+
+    {losses}
 
     Attributes:
-        class_weight: α, a buffer of shape (C,) in the default dtype; it follows ``.to()`` and ``state_dict()``.
+        class_weight: α, a buffer of shape (C,).
+        counts: the samples per class, a buffer of shape (C,). Both follow ``.to()`` and ``state_dict()``; ``.half()``
+            does not convert the counts.
+
+    The arguments from which α follows are attributes, too: ``scheme``, ``beta`` (None, a number or a tuple with one per
+    class), ``normalize`` and ``absent``.
 
     Example:
         >>> criterion = ClassBalancedLoss([5000, 500, 50], loss="focal", beta=0.999, gamma=0.5)
@@ -131,6 +125,14 @@ class ClassBalancedLoss(Loss):
         Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019.
     """
 
+    scheme: str
+    beta: float | tuple[float, ...] | None
+    normalize: str
+    absent: str
+
+    if __doc__:  # python -OO
+        __doc__ = __doc__.replace("{losses}", _listed())
+
     def __init__(
         self,
         counts: Any,
@@ -138,32 +140,22 @@ class ClassBalancedLoss(Loss):
         beta: Any = None,
         gamma: float | None = None,
         *,
-        tau: float | None = None,
-        max_margin: float | None = None,
-        scale: float | None = None,
-        gamma_negative: float | None = None,
-        gamma_positive: float | None = None,
-        clip: float | None = None,
         scheme: str | None = None,
         normalize: str = "classes",
         absent: str = "error",
-        label_smoothing: float = 0.0,
-        ignore_index: int = -100,
-        reduction: str = "mean",
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
     ) -> None:
         check_choice("loss", loss, tuple(LOSSES))
-        given = {"gamma": gamma, "tau": tau, "max_margin": max_margin, "scale": scale}
-        given |= {"gamma_negative": gamma_negative, "gamma_positive": gamma_positive, "clip": clip}
-        own = _own_options(loss, given)
         kind = LOSSES[loss]
+        chosen = _loss_options(loss, {"gamma": gamma, **options})
         if scheme is None:
             scheme = kind.scheme if beta is None else "effective"
-        beta = DEFAULT_BETA if beta is None else beta
-        weights = class_weights(counts, scheme, beta, normalize, absent)
-        own_counts = counts if kind.needs_counts else None
-        super().__init__(kind.function, weights, label_smoothing, ignore_index, reduction, own_counts, **own)
-        self.description = _describe(scheme, beta, normalize)
+        balance = Balance(scheme, DEFAULT_BETA if beta is None else beta, normalize, absent)
+        super().__init__(kind.function, balance.weights(counts), counts, chosen, device, dtype)
         self.loss = loss
+        balance.keep_in(self)
 
     @classmethod
     def from_labels(cls, labels: Any, *, num_classes: int | None = None, **options: Any) -> Self:
@@ -199,10 +191,10 @@ class ClassBalancedLoss(Loss):
 
     def extra_repr(self) -> str:
         """What ``repr()`` shows of the options."""
-        return f"loss={self.loss!r}, {self.description}, {super().extra_repr()}"
+        return f"loss={self.loss!r}, {_describe(self)}, {super().extra_repr()}"
 
 
-class ClassBalanced(nn.Module):
+class ClassBalanced(Weighted):
     r"""The class-balanced term around any loss that returns one value per sample.
 
     .. math:: \mathrm{CB}(x, y) = \alpha_y \, L(x, y)
@@ -217,6 +209,7 @@ class ClassBalanced(nn.Module):
         counts: samples per class in the training set, shape (C,).
         beta: β in [0, 1], one for all or one per class.
         scheme, normalize, absent: as in :func:`longtail.class_weights`.
+        device, dtype: of the buffers, as in :class:`ClassBalancedLoss`.
         ignore_index: samples with this class index do not count, whatever ``base_loss`` returns for them.
         reduction: ``"mean"``, ``"sum"``, ``"none"`` or ``"weighted_mean"``, as in :mod:`longtail.functional`.
 
@@ -230,20 +223,25 @@ class ClassBalanced(nn.Module):
     """
 
     class_weight: Tensor
+    scheme: str
+    beta: float | tuple[float, ...] | None
+    normalize: str
+    absent: str
 
     def __init__(
         self,
         base_loss: LossFunction,
         counts: Any,
-        beta: Any = 0.999,
+        beta: Any = DEFAULT_BETA,
         *,
         scheme: str = "effective",
         normalize: str = "classes",
         absent: str = "error",
-        ignore_index: int = -100,
-        reduction: str = "mean",
+        ignore_index: int = COMMON["ignore_index"],
+        reduction: str = COMMON["reduction"],
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
         if not callable(base_loss):
             raise TypeError(f"base_loss must be callable, got {base_loss!r}")
         if getattr(base_loss, "reduction", "none") != "none":
@@ -252,18 +250,26 @@ class ClassBalanced(nn.Module):
                 f"not {base_loss.reduction!r}"  # type: ignore[attr-defined]
             )
         check_choice("reduction", reduction, REDUCTIONS)
-        self.base_loss = base_loss
-        self.register_buffer("class_weight", as_buffer(class_weights(counts, scheme, beta, normalize, absent)))
         check_integer("ignore_index", ignore_index)
+        balance = Balance(scheme, beta, normalize, absent)
+        super().__init__(balance.weights(counts), counts, device, dtype)
+        self.base_loss = base_loss
         self.ignore_index = int(ignore_index)
         self.reduction = reduction
-        self.description = _describe(scheme, beta, normalize)
+        balance.keep_in(self)
 
-    def forward(self, inputs: Any, target: Tensor) -> Tensor:
-        """Return the weighted loss of ``inputs`` for ``target``: class indices, or, of shape (N, C, …), dense."""
+    def forward(self, inputs: Any, target: Tensor, class_weight: Tensor | None = None) -> Tensor:
+        """Return the weighted loss of ``inputs`` for ``target``.
+
+        Args:
+            inputs: whatever the base loss takes.
+            target: class indices, or, of shape (N, C, …), dense.
+            class_weight: weights for this call instead of those of the module.
+        """
+        class_weight = self.class_weight if class_weight is None else class_weight
         if not isinstance(target, Tensor):
             raise TypeError(f"target must be a tensor, got {type(target).__name__}")
-        classes = self.class_weight.numel()
+        classes = class_weight.numel()
         shape = getattr(inputs, "shape", None)
         # A target of one dimension is of class indices, also where the loss has a single logit for each.
         dense = target.dim() > 1 and (target.is_floating_point() or target.shape == shape)
@@ -272,9 +278,9 @@ class ClassBalanced(nn.Module):
         if dense and target.shape[1:2] != (classes,):
             raise ValueError(f"target of shape {tuple(target.shape)} does not fit counts of {classes} classes")
         if dense:
-            weight, valid = mean_weight(target.to(self.class_weight.dtype), self.class_weight), None
+            weight, valid = mean_weight(target.to(class_weight.dtype), class_weight), None
         else:
-            _, weight, valid = own_weight(target, self.class_weight, self.ignore_index, check=not is_traced(target))
+            _, weight, valid = own_weight(target, class_weight, self.ignore_index, check=not is_traced(target))
         rows = self.base_loss(inputs, target)
         if rows.shape == shape and rows.shape != weight.shape:
             rows = rows.sum(1)
@@ -292,12 +298,12 @@ class ClassBalanced(nn.Module):
         """What ``repr()`` shows of the options."""
         base = "" if isinstance(self.base_loss, nn.Module) else f"base_loss={self.base_loss!r}, "
         options = f"ignore_index={self.ignore_index}, reduction={self.reduction!r}"
-        return f"{base}{self.description}, num_classes={self.class_weight.numel()}, {options}"
+        return f"{base}{_describe(self)}, num_classes={self.class_weight.numel()}, {options}"
 
 
-def _describe(scheme: str, beta: Any, normalize: str) -> str:
+def _describe(module: ClassBalancedLoss | ClassBalanced) -> str:
     """Where class weights come from, for ``repr()``."""
-    shown = ""
-    if scheme == "effective":
-        shown = f"beta={'one per class' if to_numpy(beta).ndim else f'{float(beta):g}'}, "
-    return f"scheme={scheme!r}, {shown}normalize={normalize!r}"
+    beta = ""
+    if module.beta is not None:
+        beta = f"beta={'one per class' if isinstance(module.beta, tuple) else f'{module.beta:g}'}, "
+    return f"scheme={module.scheme!r}, {beta}normalize={module.normalize!r}"

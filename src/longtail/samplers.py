@@ -10,8 +10,8 @@ from torch import distributed
 from torch.utils.data import Sampler
 
 from longtail._checks import check_choice, check_non_negative, check_positive_integer
-from longtail.counts import FloatArray, IntArray, check_labels, class_counts, find_labels, to_numpy
-from longtail.weights import class_weights
+from longtail.counts import FloatArray, IntArray, check_counts, check_labels, class_counts, find_labels
+from longtail.weights import DEFAULT_BETA, class_weights
 
 __all__ = ["ClassAwareSampler", "class_aware_order", "sampling_probabilities"]
 
@@ -23,7 +23,7 @@ def sampling_probabilities(
     counts: Any,
     scheme: str = "class_balanced",
     *,
-    beta: Any = 0.999,
+    beta: Any = DEFAULT_BETA,
     progress: float | None = None,
     absent: str = "error",
 ) -> FloatArray:
@@ -57,7 +57,7 @@ def sampling_probabilities(
         Kang et al., Decoupling Representation and Classifier for Long-Tailed Recognition, ICLR 2020, section 3.
     """
     check_choice("scheme", scheme, tuple(SAMPLINGS))
-    n = to_numpy(counts).astype(np.float64)
+    n = check_counts(counts)
     if scheme != "progressive":
         return _shares(n * class_weights(n, SAMPLINGS[scheme], beta, absent=absent))
     if progress is None or not 0 <= progress <= 1:
@@ -77,7 +77,7 @@ def class_aware_order(
     *,
     seed: int = 0,
     epoch: int = 0,
-    beta: Any = 0.999,
+    beta: Any = DEFAULT_BETA,
     epochs: int | None = None,
     num_samples: int | None = None,
     absent: str = "error",
@@ -197,7 +197,7 @@ class ClassAwareSampler(Sampler[int]):
         labels: Any,
         scheme: str = "class_balanced",
         *,
-        beta: Any = 0.999,
+        beta: Any = DEFAULT_BETA,
         epochs: int | None = None,
         seed: int = 0,
         num_samples: int | None = None,

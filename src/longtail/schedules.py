@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from longtail._checks import check_non_negative
 
@@ -24,7 +25,8 @@ class DeferredReweighting(nn.Module):
 
     Args:
         criterion: a loss of this package with class weights: :class:`longtail.ClassBalancedLoss`,
-            :class:`longtail.ClassBalanced`, or any module with ``class_weight`` as a buffer.
+            :class:`longtail.ClassBalanced`, or any module with ``class_weight`` as a buffer and as an argument of
+            ``forward(logits, target, class_weight=None)`` that replaces it for one call.
         epoch: k ≥ 0, from 0 on; may be a fraction.
 
     Attributes:
@@ -60,7 +62,7 @@ class DeferredReweighting(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return what the criterion does, with the weights of the epoch."""
-        loss: Tensor = functional_call(self.criterion, {"class_weight": self.class_weight}, (logits, target))
+        loss: Tensor = self.criterion(logits, target, class_weight=self.class_weight)
         return loss
 
     def set_epoch(self, epoch: float) -> None:
@@ -78,7 +80,13 @@ class DeferredReweighting(nn.Module):
 
 def _weights_of(criterion: nn.Module) -> Tensor | None:
     """The class weights of a loss, if it has any."""
-    if not isinstance(criterion, nn.Module) or "class_weight" not in criterion._buffers:
-        name = type(criterion).__name__
-        raise TypeError(f"criterion must be a loss of this package or have class_weight as a buffer, got {name}")
+    if (
+        not isinstance(criterion, nn.Module)
+        or "class_weight" not in criterion._buffers
+        or "class_weight" not in inspect.signature(criterion.forward).parameters
+    ):
+        raise TypeError(
+            "criterion must be a loss of this package, or have class_weight as a buffer and as an argument of forward, "
+            f"got {type(criterion).__name__}"
+        )
     return criterion._buffers["class_weight"]

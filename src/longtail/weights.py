@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from longtail.counts import (
     check_labels,
     check_labels_in_range,
     check_no_class_is_absent,
+    check_not_masked,
     class_indices,
     find_labels,
     like,
@@ -29,6 +30,7 @@ __all__ = [
     "sample_weights",
 ]
 
+DEFAULT_BETA = 0.999
 SCHEMES = ("effective", "inverse", "inverse_sqrt", "uniform")
 NORMALIZATIONS = ("classes", "samples")
 
@@ -57,7 +59,8 @@ def effective_number(counts: Any, beta: Any) -> Any:
     Reference:
         Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019, section 3.
     """
-    n = to_numpy(counts).astype(np.float64)
+    check_not_masked("counts", counts)
+    n = (check_counts(counts) if isinstance(counts, Mapping) else to_numpy(counts)).astype(np.float64)
     if not np.all(np.isfinite(n) & (n >= 0)):
         raise ValueError(f"counts must be finite and >= 0, got {n[~(np.isfinite(n) & (n >= 0))].flat[0]}")
     b = check_beta(beta)
@@ -96,7 +99,7 @@ def beta_from_prototypes(prototypes: Any) -> Any:
 def class_weights(
     counts: Any,
     scheme: str = "effective",
-    beta: Any = 0.999,
+    beta: Any = DEFAULT_BETA,
     normalize: str = "classes",
     absent: str = "error",
 ) -> Any:
@@ -111,7 +114,8 @@ def class_weights(
     under the second one it weighs 1.
 
     Args:
-        counts: samples per class in the training set, shape (C,).
+        counts: samples per class in the training set, shape (C,), or by class index, such as a
+            ``collections.Counter`` of the labels.
         scheme: ``"effective"``, ``"inverse"``, ``"inverse_sqrt"`` or ``"uniform"``.
         beta: β in [0, 1] of the scheme ``"effective"`` (the others have none), one for all or one per class.
             0 gives no re-weighting, 1 inverse frequency.
@@ -161,9 +165,10 @@ def _volume(counts: FloatArray, scheme: str, beta: Any) -> FloatArray:
 
 def check_beta(beta: Any) -> FloatArray:
     """Return β as float64, or refuse what is outside [0, 1]."""
+    check_not_masked("beta", beta)
     b = to_numpy(beta)
     if b.dtype.kind not in "biuf":
-        raise TypeError(f"beta must be a number or one per class, got {beta!r}")
+        raise TypeError(f"beta must be a number or one per class, got {beta!r:.60}")
     b = b.astype(np.float64)
     outside = ~((b >= 0) & (b <= 1))
     if outside.any():
@@ -184,6 +189,7 @@ def class_weight_dict(class_weight: Any, classes: Sequence[Any] | None = None) -
         >>> class_weight_dict(class_weights([30, 10], "inverse"), classes=["cat", "lynx"])
         {'cat': 0.5, 'lynx': 1.5}
     """
+    check_not_masked("class_weight", class_weight)
     weights = to_numpy(class_weight).tolist()
     if classes is None:
         classes = range(len(weights))
@@ -215,6 +221,7 @@ def sample_weights(labels: Any, class_weight: Any) -> npt.NDArray[np.float64]:
         array([0.5, 0.5, 1.5, 0.5])
     """
     values = check_labels(find_labels(labels))
+    check_not_masked("class_weight", class_weight)
     weights = to_numpy(class_weight).astype(np.float64)
     if weights.ndim != 1:
         raise ValueError(f"class_weight must have shape (C,), got {weights.shape}")

@@ -29,6 +29,20 @@ def test_a_step_takes_at_most_one_and_a_half_times_the_logits(name, dtype, shape
     assert peak_memory(call) <= 1.5 * logits.nbytes
 
 
+@every_name
+@pytest.mark.parametrize("kind", ["soft", "multi-hot", "smoothed"])
+def test_a_step_with_dense_targets_takes_at_most_twice_the_logits(name, kind):
+    logits = torch.randn(512, 2000, requires_grad=True)
+    target = torch.rand(512, 2000)
+    if kind != "soft":
+        target = target.argmax(1) if kind == "smoothed" else target > 0.9
+    criterion = ClassBalancedLoss([10] * 2000, name, label_smoothing=0.1 if kind == "smoothed" else 0.0)
+    call = partial(step, criterion, logits, target)
+    call()
+    logits.grad = None
+    assert peak_memory(call) <= 2 * logits.nbytes
+
+
 def test_evaluation_takes_hardly_any():
     logits, target = torch.randn(512, 2000), torch.randint(2000, (512,))
     criterion = ClassBalancedLoss([10] * 2000, "focal")

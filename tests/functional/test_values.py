@@ -223,7 +223,8 @@ def test_unbatched_logits(loss):
     row = loss(logits, target, weight)
     assert loss(logits[0], target[0], weight, reduction="none").shape == ()
     torch.testing.assert_close(loss(logits[0], target[0], weight), row)
-    torch.testing.assert_close(loss(logits[0], F.one_hot(target[0], 5), weight), row)
+    if not loss.multi_hot:  # else it could be a batch for a binary head
+        torch.testing.assert_close(loss(logits[0], F.one_hot(target[0], 5), weight), row)
 
 
 @every_loss

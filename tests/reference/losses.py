@@ -68,19 +68,23 @@ def asymmetric(z, t, gamma_negative, gamma_positive, clip):
     return value, gradient
 
 
-LOSSES = {
-    "softmax": softmax,
-    "sigmoid": sigmoid,
-    "focal": focal,
-    "softmax_focal": softmax_focal,
-    "logit_adjusted": logit_adjusted,
-    "ldam": ldam,
-    "asymmetric": asymmetric,
-}
+def vector_scaling(z, t, counts, gamma_scaling, tau, max_margin):
+    """Σ_k t_k of the softmax loss of Δz + ι (Kini et al.), less LDAM's margin for class k, and its gradient."""
+    factors, offsets = (counts / counts.max()) ** gamma_scaling, tau * np.log(counts / counts.sum())
+    margins = counts**-0.25 * max_margin / (counts**-0.25).max()
+    value, gradient = 0.0, np.zeros_like(z)
+    for k, one_hot in enumerate(np.eye(len(z))):
+        loss, slope = softmax(factors * z + offsets - margins[k] * one_hot, one_hot)
+        value, gradient = value + t[k] * loss, gradient + t[k] * factors * slope
+    return value, gradient
 
 
 def weighted_loss(name, logits, target, weight=None, smoothing=0.0, ignore=-100, reduction="mean", **options):
-    """Loss and gradient of logits (N, C) for class indices (N) or targets (N, C), sample by sample."""
+    """Loss and gradient of logits (N, C) for class indices (N) or targets (N, C), sample by sample.
+
+    ``name`` is that of a function above: the loss of one sample with target vector t, and its gradient.
+    """
+    loss_of_sample = globals()[name]
     n, c = logits.shape
     weight = np.ones(c) if weight is None else weight
     rows, gradients, alphas = np.zeros(n), np.zeros((n, c)), np.zeros(n)
@@ -91,7 +95,7 @@ def weighted_loss(name, logits, target, weight=None, smoothing=0.0, ignore=-100,
         counted += 1
         t = np.eye(c)[y] if np.ndim(y) == 0 else np.asarray(y, np.float64)
         alphas[i] = (t * weight).sum() / t.sum() if t.sum() > 0 else 1.0
-        value, gradient = LOSSES[name](z, (1 - smoothing) * t + smoothing / c, **options)
+        value, gradient = loss_of_sample(z, (1 - smoothing) * t + smoothing / c, **options)
         rows[i], gradients[i] = alphas[i] * value, alphas[i] * gradient
     divisor = {"mean": counted, "weighted_mean": alphas.sum(), "sum": 1, "none": 1}[reduction] or 1
     return (rows if reduction == "none" else rows.sum() / divisor), gradients / divisor

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_exporting
 
 from longtail._checks import check_choice, check_in_unit_interval, check_integer
 from longtail.counts import check_labels_in_range
-from longtail.functional._blocked import RowLoss, compute_dtype, weighted_loss
+from longtail.functional._blocked import (
+    RowLoss,
+    compute_dtype,
+    differentiable_rows,
+    fused_loss,
+    mean_weight,
+    weighted_loss,
+)
+from longtail.functional._sharded import is_sharded, sharded_loss
 
 __all__ = [
     "REDUCTIONS",
@@ -23,9 +34,15 @@ __all__ = [
     "no_indices",
     "own_weight",
     "reduce_rows",
+    "row_maximum",
 ]
 
 REDUCTIONS = ("mean", "sum", "none", "weighted_mean")
+
+# Up to here PyTorch's own cross-entropy is faster than the blocks, and what it holds, three times the logits, is small.
+NATIVE_ELEMENTS = 262_144
+_NO_LABEL = -(2**62)
+_PLAIN = (Tensor, nn.Parameter, type(None))
 
 
 def apply_loss(
@@ -42,40 +59,96 @@ def apply_loss(
     if label_smoothing or reduction not in REDUCTIONS:
         check_in_unit_interval("label_smoothing", label_smoothing)
         check_choice("reduction", reduction, REDUCTIONS)
+    if type(ignore_index) is not int or not -(2**63) <= ignore_index < 2**63:
+        check_integer("ignore_index", ignore_index)
+        ignore_index = int(ignore_index)
+    if type(logits) not in _PLAIN and is_sharded(logits):
+        rest = (class_weight, label_smoothing, ignore_index)
+        return sharded_loss(partial(_rows_and_divisor, row_loss, rest, reduction), logits, target, reduction != "none")
     shape = logits.shape
     dense = target.dim() == len(shape)
     if len(shape) == 1:
+        if dense and row_loss.separable and not _is_transformed():
+            raise _no_batch(shape[0])
         logits, target = logits.unsqueeze(0), target.unsqueeze(0)
     elif len(shape) > 3:
         logits, target = logits.flatten(2), target.flatten(2 if dense else 1)
-    dtype = compute_dtype(logits.dtype)
-    traced = is_traced(logits)
     if class_weight is None:
-        class_weight = torch.ones(logits.shape[1], dtype=dtype, device=logits.device)
-    elif class_weight.dtype != dtype:
-        class_weight = class_weight.to(dtype)
-    if dense:
-        target = target.to(dtype)
-        weight, valid = mean_weight(target, class_weight), None
-    else:
-        target, weight, valid = own_weight(target, class_weight, ignore_index, check=not traced)
-    if dense or label_smoothing or traced or weight.requires_grad:
-        rows = _differentiable_rows(row_loss, logits.to(dtype), target, label_smoothing)
-        loss = reduce_rows(rows, weight, valid, reduction)
-    else:
-        weight = _scale(weight, valid, reduction)
-        loss = weighted_loss(row_loss, logits, target, weight, total=reduction != "none")
+        class_weight = torch.ones(logits.shape[1], dtype=compute_dtype(logits.dtype), device=logits.device)
+    elif class_weight.dtype != compute_dtype(logits.dtype):
+        class_weight = class_weight.to(compute_dtype(logits.dtype))
+    loss = _choose(row_loss, logits, target, class_weight, label_smoothing, ignore_index, reduction)
     return loss if reduction != "none" else loss.view(shape[:1] + shape[2:] if len(shape) > 1 else ())
 
 
-def _differentiable_rows(row_loss: RowLoss, logits: Tensor, target: Tensor, label_smoothing: float) -> Tensor:
-    if label_smoothing:
-        if target.dim() < logits.dim():
-            target = F.one_hot(target, logits.shape[1]).movedim(-1, 1).to(logits.dtype)
-        target = (1 - label_smoothing) * target + label_smoothing / logits.shape[1]
+def _choose(
+    row_loss: RowLoss,
+    logits: Tensor,
+    target: Tensor,
+    class_weight: Tensor,
+    label_smoothing: float,
+    ignore_index: int,
+    reduction: str,
+) -> Tensor:
+    """The loss, by the fastest way that gives the derivatives that can be asked for."""
+    traced = is_traced(logits, target, class_weight, row_loss.per_class)
+    dense = target.dim() == logits.dim()
+    others = (class_weight, target, row_loss.per_class)
+    definition = any(tensor is not None and tensor.requires_grad for tensor in others)
+    native = row_loss.is_cross_entropy and not (dense or label_smoothing or definition) and reduction != "weighted_mean"
+    if native and (traced or logits.numel() <= NATIVE_ELEMENTS):
+        z = row_loss.shifted(logits if logits.dtype == class_weight.dtype else logits.to(class_weight.dtype))
+        return _cross_entropy(z, target, class_weight, ignore_index, reduction, traced)
+    if dense:
+        weight, valid = mean_weight(target, class_weight, blocked=not (traced or definition)), None
+    else:
+        target, weight, valid = own_weight(target, class_weight, ignore_index, check=not traced)
+    fused = traced and row_loss.separable and not (dense or label_smoothing) and _is_fusible(logits, target)
+    if definition or (traced and not fused):
+        rows = differentiable_rows(row_loss, logits.to(class_weight.dtype), target, label_smoothing)
+        return reduce_rows(rows, weight, valid, reduction)
+    weight = _scale(weight, valid, reduction)
+    if fused:
+        return fused_loss(row_loss, logits, target, weight, total=reduction != "none")
+    return weighted_loss(row_loss, logits, target, weight, label_smoothing, total=reduction != "none")
+
+
+def _rows_and_divisor(
+    row_loss: RowLoss, rest: tuple[Any, float, int], reduction: str, logits: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Losses of some of the samples, and what they add to what the reduction divides by."""
+    class_weight, _, ignore_index = rest
+    rows = apply_loss(row_loss, logits, target, *rest, "none")
+    if reduction not in ("mean", "weighted_mean"):
+        return rows, None
     if target.dim() < logits.dim():
-        return row_loss.from_indices(logits, target)
-    return row_loss.from_probabilities(logits, target)
+        valid = (target != ignore_index).to(rows.dtype)
+        if reduction == "mean" or class_weight is None:
+            return rows, valid.sum()
+        return rows, (look_up(class_weight, target.long() * valid.long()) * valid).sum()
+    if reduction == "mean" or class_weight is None:
+        return rows, torch.ones_like(rows).sum()
+    return rows, mean_weight(target, class_weight).sum()
+
+
+def _cross_entropy(
+    logits: Tensor, target: Tensor, class_weight: Tensor, ignore_index: int, reduction: str, traced: bool
+) -> Tensor:
+    """The loss by PyTorch's own kernel. Dividing the C weights by N costs less than dividing loss and gradient."""
+    if target.dtype != torch.int64:
+        target = target.long()
+    checked = not traced and logits.is_cpu
+    try:
+        if reduction != "mean":
+            return F.cross_entropy(logits, target, class_weight, ignore_index=ignore_index, reduction=reduction)
+        if checked and not 0 <= ignore_index < class_weight.shape[0]:
+            # PyTorch's kernel refuses labels out of range. Where it does not, none is ignored either.
+            weight = class_weight / max(target.numel(), 1)
+            return F.cross_entropy(logits, target, weight, ignore_index=_NO_LABEL, reduction="sum")
+    except IndexError:
+        own_weight(target, class_weight, ignore_index, check=checked)
+    weight = class_weight / (target != ignore_index).sum().clamp(min=1)
+    return F.cross_entropy(logits, target, weight, ignore_index=ignore_index, reduction="sum")
 
 
 def own_weight(
@@ -88,10 +161,8 @@ def own_weight(
     """
     if target.dtype != torch.int64:
         target = target.long()
-    if not isinstance(ignore_index, int):
-        check_integer("ignore_index", ignore_index)
-        ignore_index = int(ignore_index)
     classes = class_weight.shape[0]
+    traced = not check
     check = check and target.is_cpu
     if check and not 0 <= ignore_index < classes:
         try:  # The look-up itself refuses labels out of range. Where it does not, none is ignored either.
@@ -100,6 +171,8 @@ def own_weight(
             pass
     valid = target != ignore_index
     target = target * valid
+    if traced:  # Inductor counts negative labels from the end; the one after the last it refuses.
+        target = torch.where(target < 0, classes, target)
     if check and target.numel():
         low, high = target.aminmax()
         if low.item() < 0 or high.item() >= classes:
@@ -119,11 +192,9 @@ def columns(per_class: Tensor, logits: Tensor) -> Tensor:
     return per_class.view(-1, *(1,) * (logits.dim() - 2))
 
 
-def mean_weight(target: Tensor, class_weight: Tensor) -> Tensor:
-    """Weight of each sample with a target of the logits' shape: the mean under it, and 1 for a target of zeros."""
-    mass = target.sum(1)
-    total = (target * columns(class_weight, target)).sum(1)
-    return torch.where(mass > 0, total / torch.where(mass > 0, mass, 1), 1)
+def row_maximum(logits: Tensor) -> Tensor:
+    """The largest logit of each sample, as a constant: to subtract it changes no softmax, and saves its digits."""
+    return logits.detach().amax(1, keepdim=True)
 
 
 def _scale(weight: Tensor, valid: Tensor | None, reduction: str) -> Tensor:
@@ -142,14 +213,34 @@ def reduce_rows(rows: Tensor, weight: Tensor, valid: Tensor | None, reduction: s
     return rows if reduction == "none" else rows.sum()
 
 
-def is_traced(logits: Tensor) -> bool:
+def is_traced(*tensors: Any) -> bool:
     """Whether operations to trace are wanted: by the compiler, forward-mode AD, a transform or a tensor subclass."""
     return (
         is_compiling()
         or torch._C._is_tracing()
-        or forward_ad._current_level >= 0
-        or torch._C._are_functorch_transforms_active()
-        or type(logits) not in (Tensor, nn.Parameter)
+        or _is_transformed()
+        or any(type(tensor) not in _PLAIN for tensor in tensors)
+    )
+
+
+def _is_transformed() -> bool:
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
+def _is_fusible(*tensors: Tensor) -> bool:
+    """Whether a compiler asks, and differentiates once: by the backward that it is given."""
+    return (
+        is_compiling()
+        and not is_exporting()
+        and not _is_transformed()
+        and all(type(tensor) in _PLAIN for tensor in tensors)
+    )
+
+
+def _no_batch(size: int) -> ValueError:
+    return ValueError(
+        f"logits and target of shape ({size},) are ambiguous: for {size} samples of one binary class unsqueeze both "
+        f"at dimension 1, for one sample of {size} classes at dimension 0"
     )
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from longtail.counts import check_counts, check_no_class_is_absent
 from longtail.functional._apply import is_traced
 from longtail.functional._blocked import compute_dtype
 
-__all__ = ["counts_beside", "log_prior", "margins", "present_counts"]
+__all__ = ["adjustment", "counts_beside", "log_prior", "margins", "present_counts"]
 
 
 def counts_beside(logits: Tensor, counts: Any) -> Tensor:
@@ -21,7 +22,7 @@ def counts_beside(logits: Tensor, counts: Any) -> Tensor:
     As with labels, values of tensors are checked only where that costs no sync.
     """
     classes = logits.shape[1] if logits.dim() > 1 else logits.shape[0]
-    traced = is_traced(logits)
+    traced = is_traced(logits, counts if isinstance(counts, Tensor) else None)
     if not isinstance(counts, Tensor):
         values = counts if traced else present_counts(counts)
         counts = torch.as_tensor(values, dtype=compute_dtype(logits.dtype), device=logits.device)
@@ -45,6 +46,24 @@ def present_counts(counts: Any) -> Any:
     values = check_counts(counts)
     check_no_class_is_absent(values)
     return values
+
+
+# Checking the counts and taking logarithms of them takes longer than the loss of a small batch: done once for each
+# tensor of counts, as the buffer of a module is, and again if its values change.
+_ADJUSTMENTS = WeakTensorKeyDictionary()
+
+
+def adjustment(logits: Tensor, counts: Any, tau: float) -> Tensor:
+    """τ log π, what logits are shifted by."""
+    if not isinstance(counts, Tensor) or is_traced(logits, counts) or counts.requires_grad or counts.is_inference():
+        return tau * log_prior(counts_beside(logits, counts))
+    key = (counts._version, counts.data_ptr(), logits.shape[1:2], logits.device, logits.dtype, tau)
+    cached: tuple[Any, Tensor] | None = _ADJUSTMENTS.get(counts)  # type: ignore[no-untyped-call]
+    if cached is None or cached[0] != key:
+        with torch.inference_mode(False):
+            cached = (key, tau * log_prior(counts_beside(logits, counts)))
+        _ADJUSTMENTS[counts] = cached
+    return cached[1]
 
 
 def log_prior(counts: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from longtail._checks import check_loss_option
 from longtail.functional._apply import apply_loss
-from longtail.functional._blocked import Buffers
-from longtail.functional.sigmoid import _Focal, focal_terms, focal_value_and_slope, is_own_class
+from longtail.functional._blocked import Buffers, RowLoss, is_own_class
+from longtail.functional.sigmoid import _Focal, focal_terms, focal_value_and_slope, power
 
 __all__ = ["asymmetric_loss"]
 
@@ -64,18 +64,19 @@ def asymmetric_loss(
     check_loss_option("gamma_negative", gamma_negative)
     check_loss_option("gamma_positive", gamma_positive)
     check_loss_option("clip", clip)
-    row_loss = _Asymmetric(gamma_negative, gamma_positive, clip)
+    row_loss = _Asymmetric(float(gamma_negative), float(gamma_positive), float(clip))
     return apply_loss(row_loss, logits, target, class_weight, label_smoothing, ignore_index, reduction)
 
 
-class _Asymmetric:
+class _Asymmetric(RowLoss):
     """Focal terms of positives and of negatives; those of negatives from probabilities lowered by ``clip``.
 
     With k = 1 - p + clip, the term of a negative is (1-k)^γ · -log k where k < 1, else 0. k is at least ``clip``, so
     its logarithm is harmless; without clip, the focal loss knows how to take it.
     """
 
-    buffers = 4
+    buffers = 5
+    separable = True
 
     def __init__(self, gamma_negative: float, gamma_positive: float, clip: float) -> None:
         self.gamma_negative, self.gamma_positive, self.clip = gamma_negative, gamma_positive, clip
@@ -97,31 +98,26 @@ class _Asymmetric:
         k = torch.where(counted, k, 0.5)  # any number that has a slope: what comes of it is dropped
         return positives, torch.where(counted, (1 - k) ** self.gamma_negative * -torch.log(k), 0)
 
+    def positives(self, own: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = focal_value_and_slope(-own, self.gamma_positive)
+        return value, -slope
+
     def block(
         self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        own = logits.gather(1, target).to(scale.dtype)
-        if self.clip == 0:
-            terms, slope = _Focal(self.gamma_negative).block(logits, target, scale, out, gradient)
-        else:
-            terms, slope = self._negatives(logits, scale, out, gradient)
-        value, own_slope = focal_value_and_slope(-own, self.gamma_positive)
-        terms.scatter_(1, target, value.mul_(scale))
-        if gradient:
-            slope.scatter_(1, target, own_slope.mul_(scale).neg_())
-        return terms, slope
-
-    def _negatives(self, logits: Tensor, scale: Tensor, out: Buffers, gradient: bool) -> tuple[Tensor, Tensor]:
         """Terms, and their derivative x^γ (γ -log(k)/x + 1/k) · p(1-p), with x = 1 - k."""
-        slope = (logits.neg() if out[0] is None else out[0].copy_(logits).neg_()).sigmoid_()
-        k = torch.add(slope, self.clip, out=out[1]).clamp_max_(1)
+        if self.clip == 0:
+            return _Focal(self.gamma_negative).block(logits, target, scale, out, gradient)
+        right = torch.neg(logits, out=out[0]).sigmoid_()
+        k = torch.add(right, self.clip, out=out[1]).clamp_max_(1)
         x = torch.neg(k, out=out[2]).add_(1)
-        modulator = torch.pow(x, self.gamma_negative, out=out[3]).mul_(scale)
+        modulator = power(x, self.gamma_negative, out[3])
+        terms = torch.log(k, out=out[4]).mul_(modulator).neg_()
         if not gradient:
-            return modulator.mul_(k.log_()).neg_(), slope
-        torch.addcmul(slope, slope, slope, value=-1, out=slope)
-        slope.mul_(modulator).mul_(x.sign())  # 0 where the term is clipped
-        log_k = k.log()
-        x.clamp_min_(torch.finfo(x.dtype).tiny).reciprocal_().mul_(log_k).mul_(-self.gamma_negative)
-        slope.mul_(x.add_(k.reciprocal_()))
-        return modulator.mul_(log_k).neg_(), slope
+            return terms, terms
+        slope = torch.addcmul(right, right, right, value=-1, out=out[0]).mul_(scale)
+        # x^γ · (-γ log(k)/x + 1/k) · sign(x), the last being 0 where the term is clipped
+        slope.mul_(x.sign())
+        k.reciprocal_().mul_(modulator)
+        x.clamp_min_(torch.finfo(x.dtype).tiny)
+        return terms, slope.mul_(k.addcdiv_(terms, x, value=self.gamma_negative))

@@ -64,5 +64,6 @@ def ldam_loss(
     check_loss_option("max_margin", max_margin)
     check_loss_option("scale", scale)
     check_inputs(logits, target, class_weight)
-    row_loss = OddsLoss(0.0, scale, scale * margins(counts_beside(logits, counts), max_margin))
+    margin = float(scale) * margins(counts_beside(logits, counts), float(max_margin))
+    row_loss = OddsLoss(0.0, float(scale), margin)
     return apply_loss(row_loss, logits, target, class_weight, label_smoothing, ignore_index, reduction)

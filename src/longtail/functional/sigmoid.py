@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.compiler import is_compiling
 
-from longtail._checks import check_non_negative
-from longtail.functional._apply import apply_loss, columns
-from longtail.functional._blocked import Buffers
+from longtail._checks import check_loss_option
+from longtail.functional._apply import apply_loss
+from longtail.functional._blocked import Buffers, RowLoss, is_own_class
 
 __all__ = [
     "focal_loss",
     "focal_terms",
     "focal_value_and_slope",
-    "is_own_class",
+    "power",
     "sigmoid_cross_entropy",
 ]
 
@@ -113,39 +112,37 @@ def focal_loss(
         Lin et al., Focal Loss for Dense Object Detection, ICCV 2017; Cui et al., Class-Balanced Loss Based on
         Effective Number of Samples, CVPR 2019, section 4.3.
     """
-    if not (isinstance(gamma, float) and 0 <= gamma < math.inf):
-        check_non_negative("gamma", gamma)
-    return apply_loss(_Focal(gamma), logits, target, class_weight, label_smoothing, ignore_index, reduction)
-
-
-def is_own_class(logits: Tensor, target: Tensor) -> Tensor:
-    """Where in the logits each sample's own class is."""
-    # A comparison, and not a scatter into zeros, so that a compiler can fuse it with all that follows.
-    return target.unsqueeze(1) == columns(torch.arange(logits.shape[1], device=logits.device), logits)
+    check_loss_option("gamma", gamma)
+    return apply_loss(_Focal(float(gamma)), logits, target, class_weight, label_smoothing, ignore_index, reduction)
 
 
 def focal_terms(v: Tensor, gamma: float) -> Tensor:
-    """sigmoid(v)^γ softplus(v), to be differentiated; v - softplus(v) is log sigmoid(v)."""
+    """sigmoid(v)^γ softplus(v), to be differentiated; -softplus(-v) is log sigmoid(v)."""
     u = F.softplus(v, threshold=_SATURATED)
-    return u if gamma == 0 else torch.exp(gamma * (v - u)) * u
+    return u if gamma == 0 else torch.exp(-gamma * F.softplus(-v, threshold=_SATURATED)) * u
 
 
 def focal_value_and_slope(v: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
     """The same, with its derivative by v."""
-    u, wrong = F.softplus(v, threshold=_SATURATED), torch.sigmoid(v)
+    u, wrong = softplus_and_sigmoid(v)
     if gamma == 0:
         return u, wrong
-    modulator = wrong**gamma
-    return modulator * u, modulator * (gamma * (1 - wrong) * u + wrong)
+    modulator = power(wrong, gamma)
+    value = modulator * u
+    return value, torch.lerp(gamma * value, modulator, wrong)
 
 
-class _Focal:
+class _Focal(RowLoss):
     r"""Σ (1-p)^γ · -log p over the classes, p the probability given to what is true of a class.
 
     With v the logit of what is *not* true (v = -z for the target, z for the rest): -log p = softplus(v),
-    1-p = sigmoid(v), and the derivative by v is (1-p)^γ (γ p softplus(v) + 1-p). No power of γ - 1 and no logarithm of
-    a rounded probability, so there is no trap at p = 1 for γ < 1 and none at p = 0.
+    1-p = sigmoid(v), and the derivative by v is (1-p)^γ (γ p softplus(v) + 1-p): between γ × the term and (1-p)^γ,
+    with 1-p as the weight. No power of γ - 1 and no logarithm of a rounded probability, so there is no trap at p = 1
+    for γ < 1 and none at p = 0.
     """
+
+    separable = True
+    symmetric = True
 
     def __init__(self, gamma: float) -> None:
         self.gamma = gamma
@@ -158,47 +155,66 @@ class _Focal:
         positives, negatives = focal_terms(-logits, self.gamma), focal_terms(logits, self.gamma)
         return (target * positives + (1 - target) * negatives).sum(1)
 
+    def positives(self, own: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = focal_value_and_slope(-own, self.gamma)
+        return value, -slope
+
     def block(
         self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        v = _flip_target(logits, target, out[0])
-        u = _softplus(v, out[1])
         if self.gamma == 0:
-            if gradient:
-                _flip_target_(v.sigmoid_().mul_(scale), target)
-            return u.mul_(scale), v
-        wrong = torch.sigmoid(v, out=out[2])
-        power = torch.sqrt(wrong, out=out[3]) if self.gamma == 0.5 else torch.pow(wrong, self.gamma, out=out[3])
-        modulator = power.mul_(scale)
-        if gradient:
-            torch.addcmul(u, u, wrong, value=-1, out=v)
-            torch.add(wrong, v, alpha=self.gamma, out=v)
-            _flip_target_(v.mul_(modulator), target)
-        return modulator.mul_(u), v
+            u = softplus(logits, out[1])
+            return u, (_scaled_sigmoid(logits, scale, out[0]) if gradient else u)
+        u, wrong = softplus_and_sigmoid(logits, out[1], out[2])
+        modulator = power(wrong, self.gamma, out[3])
+        terms = u.mul_(modulator)
+        if not gradient:
+            return terms, terms
+        end = terms if self.gamma == 1 else torch.mul(terms, self.gamma, out=out[0])
+        return terms, torch.lerp(end, modulator, wrong, out=out[0]).mul_(scale)
 
 
 # exp(40) + 1 = exp(40) even in float64, so from there on softplus(v) = v to the last bit.
 _SATURATED = 40.0
 
 
-def _softplus(v: Tensor, out: Tensor | None) -> Tensor:
-    """log(1 + exp(v))."""
+def softplus(v: Tensor, out: Tensor | None = None) -> Tensor:
+    """log(1 + exp(v)), in a buffer or allocated."""
     if out is None:
         return F.softplus(v, 1.0, _SATURATED)
-    # On a large block four vectorised operations in the cache take less time than PyTorch's softplus.
+    if _WIDE_VECTORS:
+        return F.softplus(v, 1.0, _SATURATED, out=out)  # type: ignore[call-arg]
+    # With narrow vectors PyTorch's softplus takes longer than four operations on a block in the cache.
     torch.clamp_max(v, _SATURATED, out=out).exp_().log1p_()
     return torch.maximum(out, v, out=out)
 
 
-def _flip_target(logits: Tensor, target: Tensor, out: Tensor | None) -> Tensor:
-    """A copy of the logits, with the other sign for each sample's own class."""
+_WIDE_VECTORS = torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+def softplus_and_sigmoid(v: Tensor, out: Tensor | None = None, out2: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Both; a compiler is given a form in which they share one exponential."""
+    if not is_compiling():
+        return softplus(v, out), torch.sigmoid(v, out=out2)
+    e = torch.exp(-v.abs())
+    right = 1 / (1 + e)
+    return torch.log1p(e) + v.clamp_min(0), torch.where(v > 0, right, e * right)
+
+
+def power(base: Tensor, exponent: float, out: Tensor | None = None) -> Tensor:
+    """A power of a number in [0, 1], which may be ``base`` itself, without a power function where that is possible."""
+    if exponent == 1:
+        return base
+    if exponent == 2:
+        return torch.mul(base, base, out=out)
+    return torch.sqrt(base, out=out) if exponent == 0.5 else torch.pow(base, exponent, out=out)
+
+
+def _scaled_sigmoid(v: Tensor, scale: Tensor, out: Tensor | None) -> Tensor:
     if out is None:
-        return torch.scatter(logits, 1, target, -1.0, reduce="multiply")
-    return _flip_target_(out.copy_(logits), target)
-
-
-def _flip_target_(values: Tensor, target: Tensor) -> Tensor:
-    return values.scatter_(1, target, -1.0, reduce="multiply")
+        return torch.sigmoid(v).mul_(scale)
+    scaled: Tensor = torch.ops.aten.softplus_backward.grad_input(scale, v, 1.0, _SATURATED, grad_input=out)
+    return scaled
 
 
 _SIGMOID = _Focal(0.0)

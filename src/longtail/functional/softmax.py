@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longtail._checks import check_loss_option
-from longtail.functional._apply import apply_loss, check_inputs, columns
-from longtail.functional._blocked import Buffers
-from longtail.functional._counts import counts_beside, log_prior
+from longtail.functional._apply import apply_loss, check_inputs, columns, row_maximum
+from longtail.functional._blocked import Buffers, RowLoss
+from longtail.functional._counts import adjustment
 
 __all__ = ["logit_adjusted_cross_entropy", "softmax_cross_entropy"]
 
@@ -103,40 +103,45 @@ def logit_adjusted_cross_entropy(
     """
     check_loss_option("tau", tau)
     check_inputs(logits, target, class_weight)
-    row_loss = _Softmax(tau * log_prior(counts_beside(logits, counts)))
+    row_loss = _Softmax(adjustment(logits, counts, float(tau)))
     return apply_loss(row_loss, logits, target, class_weight, label_smoothing, ignore_index, reduction)
 
 
-class _Softmax:
+class _Softmax(RowLoss):
     """-log softmax, of logits that have ``shift``, one number per class, added to them."""
 
-    buffers = 2
+    buffers = 3
+    is_cross_entropy = True
 
     def __init__(self, shift: Tensor | None = None) -> None:
-        self.shift = shift
+        self.per_class = shift
 
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(self._shifted(logits), target, reduction="none")
+        return F.cross_entropy(self.shifted(logits), target, reduction="none")
 
     def from_probabilities(self, logits: Tensor, target: Tensor) -> Tensor:
-        return -(target * F.log_softmax(self._shifted(logits), 1)).sum(1)
+        return -(target * F.log_softmax(self.shifted(logits), 1)).sum(1)
 
-    def _shifted(self, logits: Tensor) -> Tensor:
-        return logits if self.shift is None else logits + columns(self.shift, logits)
+    def shifted(self, logits: Tensor) -> Tensor:
+        """The logits with the shift; an offset common to all classes would cost its digits, and goes first."""
+        if self.per_class is None:
+            return logits
+        return logits - row_maximum(logits) + columns(self.per_class, logits)
 
     def block(
         self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        if self.shift is not None:
-            logits = torch.add(logits, columns(self.shift, logits), out=out[0])
-        elif logits.dtype != scale.dtype and out[0] is not None:
-            logits = out[0].copy_(logits)
+        if self.per_class is not None:
+            logits = torch.sub(logits, row_maximum(logits), out=out[0]).add_(columns(self.per_class, logits))
         log_p = torch.log_softmax(logits, 1, out=out[1])
+        terms = log_p.gather(1, target).neg_()
+        if not gradient:
+            return terms, terms
         minus_scale = -scale
-        terms = log_p.gather(1, target).mul_(minus_scale)
-        if gradient:
-            log_p = torch.exp(log_p, out=out[0]).mul_(scale).scatter_add_(1, target, minus_scale)
-        return terms, log_p
+        if out[2] is None:
+            return terms, log_p.exp_().mul_(scale).scatter_add_(1, target, minus_scale)
+        sparse = out[2].zero_().scatter_(1, target, minus_scale)
+        return terms, torch._log_softmax_backward_data(sparse, log_p, 1, log_p.dtype, out=out[0])
 
 
 _SOFTMAX = _Softmax()

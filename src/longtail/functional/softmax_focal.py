@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longtail._checks import check_loss_option
-from longtail.functional._apply import apply_loss, columns, look_up
-from longtail.functional._blocked import Buffers
-from longtail.functional.sigmoid import focal_terms, focal_value_and_slope, is_own_class
+from longtail.functional._apply import apply_loss, columns, look_up, row_maximum
+from longtail.functional._blocked import Buffers, RowLoss, is_own_class
+from longtail.functional.sigmoid import focal_terms, focal_value_and_slope
 
 __all__ = ["OddsLoss", "softmax_focal_loss"]
 
@@ -56,10 +56,10 @@ def softmax_focal_loss(
         Lin et al., Focal Loss for Dense Object Detection, ICCV 2017, with softmax for sigmoid.
     """
     check_loss_option("gamma", gamma)
-    return apply_loss(OddsLoss(gamma), logits, target, class_weight, label_smoothing, ignore_index, reduction)
+    return apply_loss(OddsLoss(float(gamma)), logits, target, class_weight, label_smoothing, ignore_index, reduction)
 
 
-class OddsLoss:
+class OddsLoss(RowLoss):
     r"""(1-p)^γ · -log p, p the softmax probability of the sample's own class.
 
     With v the log-odds against it, log Σ_{j≠y} exp z_j - z_y: -log p = softplus(v) and 1-p = sigmoid(v), as in the
@@ -70,26 +70,29 @@ class OddsLoss:
     buffers = 2
 
     def __init__(self, gamma: float, scale: float = 1.0, margin: Tensor | None = None) -> None:
-        self.gamma, self.scale, self.margin = gamma, scale, margin
+        self.gamma, self.scale, self.per_class = gamma, scale, margin
 
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
         """One loss per sample, of class indices."""
-        z = logits * self.scale
+        z = self._scaled(logits)
         others = z.masked_fill(is_own_class(z, target), torch.finfo(z.dtype).min)
         v = torch.logsumexp(others, 1) - z.gather(1, target.unsqueeze(1)).squeeze(1)
-        return focal_terms(v if self.margin is None else v + look_up(self.margin, target), self.gamma)
+        return focal_terms(v if self.per_class is None else v + look_up(self.per_class, target), self.gamma)
 
     def from_probabilities(self, logits: Tensor, target: Tensor) -> Tensor:
         """One loss per sample, of probabilities."""
-        v = log_odds_against(logits * self.scale)
-        v = v if self.margin is None else v + columns(self.margin, logits)
+        v = log_odds_against(self._scaled(logits))
+        v = v if self.per_class is None else v + columns(self.per_class, logits)
         return (target * focal_terms(v, self.gamma)).sum(1)
+
+    def _scaled(self, logits: Tensor) -> Tensor:
+        return (logits - row_maximum(logits)) * self.scale
 
     def block(
         self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
     ) -> tuple[Tensor, Tensor]:
         """Losses of a block of samples, and their gradient."""
-        z = logits.clone() if out[1] is None else out[1].copy_(logits)
+        z = torch.sub(logits, row_maximum(logits), out=out[1])
         if self.scale != 1:
             z.mul_(self.scale)
         own = z.gather(1, target)
@@ -98,13 +101,13 @@ class OddsLoss:
         # The largest share is exp(largest logit - log-sum-exp of the others), and never small.
         others = z.amax(1, keepdim=True) - shares.amax(1, keepdim=True).log_()
         v = others - own
-        if self.margin is not None:
-            v += look_up(self.margin, target)
+        if self.per_class is not None:
+            v += look_up(self.per_class, target)
         value, slope = focal_value_and_slope(v, self.gamma)
         if gradient:
             slope = slope.mul_(scale).mul_(self.scale)
             shares.mul_(slope).scatter_(1, target, -slope)
-        return value.mul_(scale), shares
+        return value, shares
 
 
 def log_odds_against(logits: Tensor) -> Tensor:
