@@ -18,7 +18,7 @@ from longtail.lab.config import RunConfig, RunOptions
 from longtail.lab.experiments import SWEEPS, keep_records, rescaled, run_sweep, small_parents
 from longtail.lab.recipes import retrained
 from longtail.lab.training import adjust_run
-from longtail.lab.training.evaluation import METHODS
+from longtail.lab.training.adjustments import METHODS
 
 LOSSES_ALONE = ("sampling=shuffled", "adjustment=none", "normalize=classes")
 SOFTMAX_AT_ONCE = (*LOSSES_ALONE, "loss=softmax", "defer_reweighting=none")

@@ -21,6 +21,7 @@ from longtail.lab.config import LossConfig, RunConfig, RunOptions
 from longtail.lab.experiments import SearchOptions, keep_records, load_results, small_protocol, tune
 from longtail.lab.experiments.aggregate import summarize_results
 from longtail.lab.experiments.results import to_records
+from longtail.lab.report.tables import text_table
 
 Content = dict[str, Any]
 FOLDS = 3
@@ -92,14 +93,14 @@ def report(content: Content) -> str:
         f"paper, by cross-validation in {search['folds']} folds of the training images (± over these). Beside it",
         "the test error of each at the small protocol (± over seeds), which the search did not see.",
         "",
-        "| loss | folds trained | balanced accuracy in cross-validation, % | seeds | test error, % |",
-        "|---|---:|---:|---:|---:|",
     ]
+    rows = []
     for row in content["candidates"]:
-        spread = "" if row["spread"] is None else f" ± {100 * row['spread']:.1f}"
-        score = f"{100 * row['balanced_accuracy']:.1f}{spread}"
-        error = f"{row['error_mean']:.1f}" + ("" if row["error_std"] is None else f" ± {row['error_std']:.1f}")
-        lines.append(f"| {row['title']} | {len(row['scores'])} | {score} | {row['n']} | {error} |")
+        score = _spread(row["balanced_accuracy"], row["spread"], 100)
+        error = _spread(row["error_mean"], row["error_std"])
+        rows.append((row["title"], str(len(row["scores"])), score, str(row["n"]), error))
+    names = ("folds trained", "balanced accuracy in cross-validation, %", "seeds", "test error, %")
+    lines.append(text_table(("loss", *names), rows, numeric=names).to_markdown().rstrip())
     lines += [
         "",
         f"It picks {content['picked']}; the best on the test images is {content['best_on_test']}: "
@@ -110,6 +111,10 @@ def report(content: Content) -> str:
         f"{content['cost_in_trainings']:.1f} trainings.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _spread(mean: float, spread: float | None, scale: float = 1) -> str:
+    return f"{scale * mean:.1f}" + ("" if spread is None else f" ± {scale * spread:.1f}")
 
 
 if __name__ == "__main__":

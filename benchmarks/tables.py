@@ -19,10 +19,11 @@ from longtail.lab.config import RunConfig
 from longtail.lab.experiments import load_results, published
 from longtail.lab.experiments.aggregate import summarize_results
 from longtail.lab.experiments.results import row_key, run_folder_of, to_records
+from longtail.lab.report.tables import Table, text_table
 
 Row = dict[str, Any]
-TITLES = {"small": "The small protocol", "resnet32": "ResNet-32"}
-SAME_PLACE = ("data", "imbalance", "model", "epochs")
+TITLES = {"small": "The small protocol", "resnet32": "ResNet-32", "table2": "Table 2 at its own scale"}
+EXPERIMENT = ("data", "imbalance", "model", "epochs")
 
 
 def main() -> None:
@@ -74,19 +75,19 @@ def over_1000(counts: Sequence[int], recall: Sequence[float]) -> float:
 
 
 def methods(frame: pd.DataFrame) -> list[Row]:
-    """One row for each method in each place: mean and spread over seeds, and its difference from plain softmax."""
+    """One row for each method of each experiment: mean and spread over seeds, and its difference from plain softmax."""
     rows = to_records(summarize_results(frame))
-    errors = {(row_key(row, SAME_PLACE), row["method"], row["seed"]): row["error"] for row in to_records(frame)}
+    errors = {(row_key(row, EXPERIMENT), row["method"], row["seed"]): row["error"] for row in to_records(frame)}
     found: dict[tuple[Any, str], Row] = {}
     for row in rows:
-        place, name = row_key(row, SAME_PLACE), row["method"]
-        if (place, name) in found:
+        key, name = row_key(row, EXPERIMENT), row["method"]
+        if (key, name) in found:
             raise ValueError(f"two settings have the name {name!r}")
-        seeds = sorted(seed for at, of, seed in errors if (at, of) == (place, name))
-        pairs = [seed for seed in seeds if (place, "softmax", seed) in errors]
-        delta = [errors[place, name, seed] - errors[place, "softmax", seed] for seed in pairs]
-        found[place, name] = (
-            {column: row[column] for column in SAME_PLACE}
+        seeds = sorted(seed for of, method, seed in errors if (of, method) == (key, name))
+        pairs = [seed for seed in seeds if (key, "softmax", seed) in errors]
+        delta = [errors[key, name, seed] - errors[key, "softmax", seed] for seed in pairs]
+        found[key, name] = (
+            {column: row[column] for column in EXPERIMENT}
             | {"method": name, "seeds": seeds}
             | {key: row[key] for key in row if key.endswith(("_mean", "_std")) and row[key] is not None}
             | {"delta": sum(delta) / len(delta) if delta else None, "published": row["published"]}
@@ -117,9 +118,14 @@ def report(content: Row, name: str) -> str:
         "frozen network with class-balanced sampling. *τ-norm* and *logit adjustment* change the last layer without",
         "training.",
     ]
-    for place in dict.fromkeys(row_key(row, SAME_PLACE) for row in content["methods"]):
-        rows = [row for row in content["methods"] if row_key(row, SAME_PLACE) == place]
-        lines += ["", heading(rows[0]), "", *table(sorted(rows, key=lambda row: row["error_mean"]))]
+    for key in dict.fromkeys(row_key(row, EXPERIMENT) for row in content["methods"]):
+        rows = [row for row in content["methods"] if row_key(row, EXPERIMENT) == key]
+        lines += [
+            "",
+            heading(rows[0]),
+            "",
+            table(sorted(rows, key=lambda row: row["error_mean"])).to_markdown().rstrip(),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -129,25 +135,28 @@ def heading(row: Row) -> str:
     return f"## {data}, imbalance {row['imbalance']:g}, {network}, {row['epochs']} epochs"
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def table(rows: Sequence[Row]) -> Table:
+    """Methods with their errors and recalls, the lowest error bold."""
     best = min(row["error_mean"] for row in rows)
-    lines = [
-        "| method | seeds | error | Δ | > 1000 | many | medium | few | calibration | published |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    shares = {name: name for name in ("many", "medium", "few")}
+    shares = {"over_1000": "> 1000"} | shares | {"calibration_error": "calibration"}
+    names = ("seeds", "error", "Δ", *shares.values(), "published")
+    lines = []
     for row in rows:
-        error = f"**{shown(row, 'error')}**" if row["error_mean"] == best else shown(row, "error")
+        error = f"**{spread(row, 'error')}**" if row["error_mean"] == best else spread(row, "error")
         # Added to 0, what is rounded to -0 is 0.
         delta = "" if row["delta"] is None or row["method"] == "softmax" else f"{round(row['delta'], 1) + 0:+.1f}"
-        names = ("over_1000", "many", "medium", "few", "calibration_error")
-        shares = [shown(row, name, 100) if f"{name}_mean" in row else "–" for name in names]
         known = "" if row["published"] is None else f"{row['published']:.2f}"
-        lines.append(f"| {' | '.join([row['method'], str(len(row['seeds'])), error, delta, *shares, known])} |")
-    return lines
+        lines.append(
+            (row["method"], str(len(row["seeds"])), error, delta, *(spread(row, n, 100) for n in shares), known)
+        )
+    return text_table(("method", *names), lines, numeric=names)
 
 
-def shown(row: Row, name: str, scale: float = 1) -> str:
-    """Mean and, of two seeds or more, its spread."""
+def spread(row: Row, name: str, scale: float = 1) -> str:
+    """Mean and, of two seeds or more, its standard deviation."""
+    if f"{name}_mean" not in row:
+        return "–"
     mean = f"{scale * row[f'{name}_mean']:.1f}"
     return f"{mean} ± {scale * row[f'{name}_std']:.1f}" if f"{name}_std" in row else mean
 

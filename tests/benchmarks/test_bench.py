@@ -18,14 +18,35 @@ def test_a_quick_run_writes_a_table_and_a_record(tmp_path):
     command = [sys.executable, "-m", "benchmarks.losses", "--quick", "--no-compile", "--output", str(tmp_path)]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert printed == (tmp_path / "losses.md").read_text()
-    cases = json.loads((tmp_path / "losses.json").read_text())["cases"]
-    assert len(cases) == 4
-    for case in cases:
+    runs = json.loads((tmp_path / "losses.json").read_text())["runs"]
+    assert [(run["capability"], run["busy"]) for run in runs] == [
+        ("default", 0),
+        ("default", 2),
+        ("avx2", 0),
+        ("avx2", 2),
+    ]
+    assert [len(run["cases"]) for run in runs] == [4] * 4
+    for case in (case for run in runs for case in run["cases"]):
         rows = case["implementations"]
         ours = [row for name, row in rows.items() if name.startswith("longtail")]
-        assert len(ours) == 3
+        assert len(ours) == 8
         assert all(row["median_ms"] > 0 and row["finite_gradient"] for row in ours)
         assert all(row["reason"] for row in rows.values() if row["median_ms"] is None)
+
+
+def test_a_quick_run_of_the_heads_benchmark_has_every_row_and_equal_losses(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.linear_heads", "--quick", "--output", str(tmp_path)]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert printed == (tmp_path / "linear_heads.md").read_text()
+    results = json.loads((tmp_path / "linear_heads.json").read_text())
+    (case,) = results["cases"]
+    rows = case["implementations"]
+    assert len(rows) == 12
+    assert all(row["minimum_ms"] > 0 and row["peak_megabytes"] > 0 for row in rows.values())
+    for name in [name for name in rows if name.endswith(", fused")]:
+        assert rows[name]["loss"] == pytest.approx(rows[name.replace("fused", "unfused")]["loss"], rel=1e-5)
+    assert all(0 < megabytes < 64 for megabytes in results["many"]["megabytes"].values())
+    assert results["settings"]["instructions"]
 
 
 def test_a_quick_run_of_the_data_benchmark_has_every_row(tmp_path):

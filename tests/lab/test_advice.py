@@ -10,7 +10,6 @@ from PIL import Image
 from longtail.lab.advice import advise, network_features, pixel_features, view_distances
 from longtail.lab.config import ConfigError, RunOptions
 from longtail.lab.data import ImageDataset, InMemoryImages, evaluation_loader, open_dataset
-from longtail.lab.models import MODELS, build_model
 from longtail.lab.training import load_run, train
 from longtail.weights import class_weights
 from tests.lab.training.runs import small_config
@@ -63,16 +62,6 @@ def test_principal_components_keep_distances_where_they_are_enough():
     features = pixel_features(dataset)(pixels)
     assert features.shape == (80, 64)
     assert torch.cdist(features, features) == pytest.approx(torch.cdist(pixels.flatten(1), pixels.flatten(1)), abs=0.05)
-
-
-@pytest.mark.parametrize("name", [name for name in MODELS if name in ("resnet8", "resnet18", "resnet50")])
-def test_logits_are_the_last_layer_on_the_features(name):
-    network = build_model(name, 4).eval()
-    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        features = network.features(images)
-        assert torch.equal(network.fc(features), network(images))
-    assert features.shape == (2, network.fc.in_features)
 
 
 def test_the_network_of_a_run_compares_the_images(finished):

@@ -3,6 +3,7 @@
 import functools
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -97,7 +98,7 @@ def test_what_is_not_given_is_the_default_and_has_its_id():
         ('{"seed": true}', "run.json: seed cannot be True"),
         ('{"seed": -1}', "run.json: seed must be in"),
         ('{"loss": {"beta": 0.9, "betas": [0.9]}}', "run.json: beta and betas exclude each other"),
-        ('{"model": {"name": "resnet33"}}', "run.json: unknown model 'resnet33': did you mean 'resnet34'"),
+        ('{"model": {"name": ""}}', "run.json: the model must have a name"),
         ('{"optimizer": {"epochs": 0}}', "run.json: epochs must be at least 1"),
         ('{"optimizer": {"milestones": [2, 1]}}', "run.json: milestones must be in order"),
         ('{"optimizer": {"nesterov": true, "momentum": 0}}', "run.json: nesterov requires optimizer sgd"),
@@ -142,7 +143,7 @@ def test_the_canonical_json_is_what_it_was():
     assert imagenet(loss=LossConfig(name="focal")).run_id == "digits-resnet50-focal_0.5-s0-017f939ea8"
     assert set(json.loads(RunConfig().to_json())) == {
         *("version", "data", "model", "loss", "optimizer", "seed", "test_every", "precision", "compile"),
-        "sync_batch_norm",
+        *("sync_batch_norm", "keep", "fused_head"),
     }
 
 
@@ -227,8 +228,29 @@ def test_the_schedule_of_the_imagenet_recipe(data, loss, rate):
 
 def test_every_data_set_has_a_recipe():
     assert {default_recipe(data) for data in ("digits", "cifar10", "cifar20", "cifar100")} == {"cifar"}
-    assert {default_recipe(data) for data in ("imagenet", "inaturalist2017", "some/folder")} == {"imagenet"}
-    assert set(RECIPES) == {"cifar", "imagenet"}
+    assert {default_recipe(data) for data in ("imagenet", "inaturalist2017")} == {"imagenet"}
+    assert set(RECIPES) == {"cifar", "imagenet", "linear_probe", "finetune"}
+
+
+@pytest.mark.parametrize(
+    ("data", "values", "recipe"),
+    [
+        ("photos", {}, "linear_probe"),
+        ("photos", {"freeze": False}, "finetune"),
+        ("photos", {"model": "resnet50"}, "linear_probe"),
+        ("photos", {"model": "resnet8"}, "imagenet"),
+        ("photos", {"weights": None}, "imagenet"),
+        ("photos", {"weights": "some/file.pth", "freeze": False}, "finetune"),
+        ("digits", {"model": "resnet50"}, "linear_probe"),
+        ("digits", {"model": "resnet50", "weights": None}, "cifar"),
+        ("digits", {"weights": "runs/parent"}, "cifar"),
+        ("imagenet", {"weights": "imagenet"}, "linear_probe"),
+        ("imagenet", {"model": "resnet101"}, "imagenet"),
+    ],
+)
+def test_the_recipe_depends_on_the_network_and_its_weights(data, values, recipe):
+    assert default_recipe(data, values) == recipe
+    assert configure({"data": data, **values}).optimizer == RECIPES[recipe]().optimizer
 
 
 @settings(deadline=None, max_examples=30)
@@ -248,6 +270,7 @@ def other_value(name, value):
         "data": "cifar10",
         "fingerprint": "0" * 64,
         "profile": "step",
+        "class_order": "size",
         "on_error": "skip",
         "loss": "sigmoid",
         "weighting": "inverse",
@@ -265,6 +288,10 @@ def other_value(name, value):
         "betas": [0.5],
         "imbalance": 50.0,
         "test_fraction": 0.5,
+        "validation_fraction": 0.5,
+        "keep": "best",
+        "fused_head": True,
+        **dict.fromkeys(("path_column", "label_column", "group_column", "group_pattern"), "animal"),
         "sampling": "square_root",
         "sampling_beta": 0.5,
     }
@@ -292,6 +319,11 @@ def test_every_value_but_the_version_and_locations_is_in_the_id():
             "betas": {"beta": None},
             "sampling_beta": {"sampling": "effective"},
             "freeze": {"weights": "another"},
+            "warm_start": {"weights": "another"},
+            "normalize_features": {"weights": "another", "freeze": True},
+            "views": {"weights": "another", "freeze": True},
+            "layer_decay": {"layer_decay": 0.5},
+            "keep": {"validation_fraction": 0.25},
         }
         changed = with_fields(base, {name: other_value(name, value)} | together.get(name, {}))
         assert changed != base, name
@@ -341,6 +373,45 @@ def test_where_images_are_is_kept_beside_the_identity(tmp_path, monkeypatch):
     assert "photos" not in json.loads(RunConfig(data=found[0]).to_json())["data"].get("path", "")
 
 
+def test_the_name_of_a_folder_of_images_is_not_hashed():
+    """A fingerprint says which images they are; the name is for people alone."""
+    ids = [RunConfig(data=DataConfig(name=name).found_at("0" * 64)).run_id for name in ("photos", "pictures", "digits")]
+    assert [run_id.split("-")[0] for run_id in ids] == ["photos", "pictures", "digits"]
+    assert len({run_id[-10:] for run_id in ids}) == 1
+    assert RunConfig(data=DataConfig(name="photos").found_at("1" * 64)).run_id[-10:] != ids[0][-10:]
+    assert not DataConfig(name="a/digits").found_at("0" * 64).is_catalogued
+
+
+def test_images_that_are_found_again_keep_their_name():
+    found = DataConfig(name="photos").found_at("0" * 64)
+    moved = replace(found, path=Path("pictures"))
+    assert moved.found_at("0" * 64).name == "photos"
+    assert moved.found_at("1" * 64).name == "pictures"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"keep": "best"}, "keep best requires validation images"),
+        ({"keep": "first"}, "keep cannot be 'first'"),
+        ({"keep": "best", "validation_fraction": 0.1, "test_every": 0}, "keep best requires test_every above 0"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be at least 0 and below 1, got 1.0"),
+        ({"validation_fraction": -0.1}, "validation_fraction must be at least 0 and below 1, got -0.1"),
+    ],
+)
+def test_test_images_never_choose_the_epoch(values, message):
+    with pytest.raises(ConfigError, match=message):
+        with_fields(RunConfig(), values)
+
+
+def test_committed_records_keep_their_ids():
+    """Fields that are added later do not rename runs."""
+    files = sorted(Path("results").rglob("config.json"))
+    assert len(files) > 100
+    for file in files:
+        assert RunConfig.from_json(file.read_text(encoding="utf-8"), file).run_id == file.parent.name
+
+
 def test_the_cosine_schedule_and_adamw():
     optimizer = OptimizerConfig(name="adamw", schedule="cosine", epochs=10, warmup_epochs=2.0, lr=1.0)
     rates = [optimizer.lr_at(epoch) for epoch in (0, 1, 2, 6, 10)]
@@ -375,3 +446,10 @@ def test_a_changed_loss_keeps_the_weights_and_drops_the_options_of_another():
     assert configure({"loss.gamma": 1.0, "optimizer.lr": 0.5}, base).loss.gamma == 1.0
     with pytest.raises(ConfigError, match=r"unknown field 'optimizer\.momentun': did you mean 'optimizer.momentum'"):
         configure({"optimizer.momentun": 0.8})
+
+
+def test_class_balanced_sampling_is_crt_only_on_the_backbone_of_a_run():
+    balanced = DataConfig(name="photos", sampling="class_balanced")
+    probe = RunConfig(data=balanced, model=ModelConfig(name="resnet50", weights="imagenet", freeze=True))
+    assert probe.title == "softmax, class-balanced sampling, frozen backbone"
+    assert RunConfig(data=balanced, model=ModelConfig(weights="runs/parent", freeze=True)).title == "softmax, cRT"

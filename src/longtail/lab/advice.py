@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +13,8 @@ from longtail._checks import check_in_unit_interval
 from longtail.counts import FloatArray, IntArray
 from longtail.lab.config import ConfigError
 from longtail.lab.data import Batch, ImageDataset, ImageFiles, evaluation_loader, training_loader
+from longtail.lab.models import pooled_features
 from longtail.lab.training import LoadedRun, RunFolder
-from longtail.lab.training.build import input_size
 from longtail.prototypes import PrototypeEstimate, estimate_prototypes
 from longtail.weights import class_weights
 
@@ -99,9 +98,9 @@ def advise(dataset: ImageDataset, run: LoadedRun | None = None, quantile: float 
         array([128, 132, 127, 133, 131, 132, 131, 129, 124, 130])
     """
     check_in_unit_interval("quantile", quantile)
-    size = THUMBNAIL
+    size: int | None = THUMBNAIL
     if run is not None:
-        dataset, size = _as_seen_by(run, dataset), input_size(run.config)
+        dataset, size = _as_seen_by(run, dataset), None
     features = pixel_features(dataset, seed) if run is None else network_features(run)
     loader = evaluation_loader(dataset, BATCH, images=dataset.train, image_size=size)
     points = _embed(loader.epoch(0), features)
@@ -126,12 +125,10 @@ def network_features(run: LoadedRun) -> Features:
         >>> features(torch.zeros(2, 1, 8, 8)).shape  # doctest: +SKIP
         torch.Size([2, 64])
     """
-    network: Any = run.model
 
     def features(images: Tensor) -> Tensor:
         with torch.no_grad():
-            found: Tensor = network.features(images)
-        return found
+            return pooled_features(run.model, images)
 
     return features
 
@@ -156,7 +153,12 @@ def pixel_features(dataset: ImageDataset, seed: int = 0) -> Features:
 
 
 def view_distances(
-    dataset: ImageDataset, features: Features, *, image_size: int = THUMBNAIL, images: int = VIEWED, seed: int = 0
+    dataset: ImageDataset,
+    features: Features,
+    *,
+    image_size: int | None = THUMBNAIL,
+    images: int = VIEWED,
+    seed: int = 0,
 ) -> FloatArray:
     """Distances between the features of two augmented views of an image, for some of the training images.
 
@@ -195,4 +197,9 @@ def _as_seen_by(run: LoadedRun, dataset: ImageDataset) -> ImageDataset:
     if shape != data["image_shape"]:
         kinds = ["image files" if each is None else " × ".join(map(str, each)) for each in (data["image_shape"], shape)]
         raise ConfigError(f"{run.path} was trained on {kinds[0]}, but {dataset.name} has {kinds[1]}")
-    return replace(dataset, mean=tuple(data["mean"]), std=tuple(data["std"]))
+    return replace(
+        dataset,
+        mean=tuple(data["mean"]),
+        std=tuple(data["std"]),
+        **(data.get("input") or {"input_size": run.config.data.image_size}),
+    )

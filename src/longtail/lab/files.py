@@ -29,7 +29,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes its place when all is written, and never if writing fails."""
+    """A file to write, which replaces the old one when all is written, and never if writing fails."""
     path = Path(os.path.realpath(path))  # a link stays, and what it leads to is replaced
     if path.exists() and not path.is_file():
         raise OSError(errno.EEXIST, "Not a file that can be replaced", str(path))
@@ -104,6 +104,6 @@ class Cache:
             return {}
 
     def save(self, content: dict[str, Any]) -> None:
-        """Keep it if there is a place for it; else it only takes longer the next time."""
+        """Keep it if it can be written; else it only takes longer the next time."""
         with contextlib.suppress(OSError):
             write_atomically(self.path, json.dumps({"version": self.version, "content": content}))

@@ -20,8 +20,22 @@ from longtail.lab.config import (
     leaves,
     with_fields,
 )
+from longtail.lab.data import CATALOG
+from longtail.lab.models import CIFAR_MODELS, DEFAULT_BACKBONE, IMAGENET, check_model
 
-__all__ = ["RECIPES", "Recipe", "cifar", "configure", "default_recipe", "imagenet", "retrained"]
+__all__ = [
+    "RECIPES",
+    "Recipe",
+    "cifar",
+    "configure",
+    "default_recipe",
+    "finetune",
+    "finetuning_of",
+    "imagenet",
+    "linear_probe",
+    "probe_of",
+    "retrained",
+]
 
 SMALL_IMAGES = ("digits", "cifar10", "cifar20", "cifar100")
 
@@ -72,17 +86,84 @@ def imagenet(data: DataConfig = DataConfig(), loss: LossConfig = LossConfig(), e
     return RunConfig(data=data, model=model, loss=loss, optimizer=optimizer.with_epochs(epochs))
 
 
-RECIPES: Mapping[str, Recipe] = {"cifar": cifar, "imagenet": imagenet}
+def linear_probe(
+    data: DataConfig = DataConfig(), loss: LossConfig = LossConfig(), epochs: int | None = None
+) -> RunConfig:
+    """A linear head on a frozen backbone with ImageNet weights: AdamW, cosine schedule, 30 epochs.
+
+    Example:
+        >>> config = linear_probe(DataConfig(name="photos"))
+        >>> config.model.name, config.model.weights, config.optimizer.schedule
+        ('tf_efficientnet_lite0', 'imagenet', 'cosine')
+    """
+    optimizer = OptimizerConfig(
+        name="adamw",
+        epochs=30,
+        lr=1e-3,
+        weight_decay=1e-4,
+        decay_norms=False,
+        warmup_epochs=0.0,
+        schedule="cosine",
+    )
+    model = ModelConfig(name=DEFAULT_BACKBONE, weights=IMAGENET, freeze=True)
+    return RunConfig(data=data, model=model, loss=loss, optimizer=optimizer.with_epochs(epochs))
 
 
-def default_recipe(data: str) -> str:
-    """The recipe for a data set.
+def finetune(data: DataConfig = DataConfig(), loss: LossConfig = LossConfig(), epochs: int | None = None) -> RunConfig:
+    """All of a network with ImageNet weights: AdamW, warm-up, cosine schedule, 10 epochs, lower rates for first layers.
+
+    The head starts from a linear probe: gradients of a random one would spoil the features in the first steps.
+
+    Example:
+        >>> config = finetune(DataConfig(name="photos"))
+        >>> config.model.freeze, config.optimizer.layer_decay, config.optimizer.warmup_epochs
+        (False, 0.75, 1.0)
+    """
+    optimizer = OptimizerConfig(
+        name="adamw",
+        epochs=10,
+        batch_size=32,
+        lr=1e-3,
+        lr_batch_size=32,
+        weight_decay=0.05,
+        decay_norms=False,
+        warmup_epochs=1.0,
+        schedule="cosine",
+        layer_decay=0.75,
+    )
+    model = ModelConfig(name=DEFAULT_BACKBONE, weights=IMAGENET, warm_start=True)
+    return RunConfig(data=data, model=model, loss=loss, optimizer=optimizer.with_epochs(epochs))
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "cifar": cifar,
+    "imagenet": imagenet,
+    "linear_probe": linear_probe,
+    "finetune": finetune,
+}
+
+
+def default_recipe(data: str, values: Mapping[str, Any] | None = None) -> str:
+    """The recipe for a data set: the paper's for its data sets, a pretrained backbone for your own images.
+
+    Args:
+        data: name or path.
+        values: fields that are asked for by their short names: a CIFAR ResNet, or ``"weights"`` None, are trained from
+            scratch; other models start from pretrained weights, and ``"freeze"`` False fine-tunes them.
 
     Example:
         >>> default_recipe("cifar100"), default_recipe("path/to/photos")
-        ('cifar', 'imagenet')
+        ('cifar', 'linear_probe')
+        >>> default_recipe("path/to/photos", {"freeze": False}), default_recipe("digits", {"model": "resnet50"})
+        ('finetune', 'linear_probe')
     """
-    return "cifar" if data in SMALL_IMAGES else "imagenet"
+    values = {} if values is None else values
+    model, weights, freeze = values.get("model"), values.get("weights", IMAGENET), values.get("freeze")
+    small = data in SMALL_IMAGES
+    papers = model is None if small else data in CATALOG and "weights" not in values
+    if papers or model in CIFAR_MODELS or weights is None:
+        return "cifar" if small else "imagenet"
+    return "finetune" if freeze is False else "linear_probe"
 
 
 def configure(values: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
@@ -91,7 +172,7 @@ def configure(values: Mapping[str, Any], base: RunConfig | None = None) -> RunCo
     Args:
         values: by short names (``"imbalance"``, ``"loss"``, ``"lr"``) or dotted paths (``"optimizer.lr"``), and
             ``"recipe"``. Other ``"epochs"`` stretch the schedule. Another ``"loss"`` keeps the class weights of
-            the base and drops the options of its loss.
+            the base and drops the options of its loss; another ``"optimizer"`` has its usual ``"lr"``.
         base: where to start from; by default the recipe for the data.
 
     Example:
@@ -107,14 +188,17 @@ def configure(values: Mapping[str, Any], base: RunConfig | None = None) -> RunCo
     loss = _loss(of_loss, None if base is None else base.loss)
     epochs = values.pop("epochs", None)
     if base is None:
-        recipe = recipe or default_recipe(str(data))
+        recipe = recipe or default_recipe(str(data), values)
         with config_errors():
             check_choice("recipe", recipe, tuple(RECIPES))
         base = RECIPES[recipe](with_fields(RunConfig(), {"data": data}).data, loss)
     elif recipe is not None:
         raise ConfigError(f"recipe {recipe} and a base configuration exclude each other")
     base = replace(base, loss=loss, optimizer=base.optimizer.with_epochs(_whole(epochs)))
-    return with_fields(base, _forgotten(values, base) | values)
+    config = with_fields(base, _forgotten(values, base) | values)
+    with config_errors():
+        check_model(config.model.name)
+    return config
 
 
 def _forgotten(values: Mapping[str, Any], base: RunConfig) -> dict[str, Any]:
@@ -124,10 +208,19 @@ def _forgotten(values: Mapping[str, Any], base: RunConfig) -> dict[str, Any]:
         forgotten |= {"path": None, "fingerprint": None}
     if "weights" in values:
         forgotten |= {"weights_path": None, "weights_sha256": None}
+    if values.get("freeze") or values.get("weights", "") is None:
+        forgotten["warm_start"] = False
     if values.get("sampling", base.data.sampling) != base.data.sampling:
         forgotten["sampling_beta"] = None
+    optimizer = base.optimizer
     if values.get("schedule") == "cosine":
         forgotten |= {"milestones": (), "lr_decay": 0.0}
+    elif values.get("schedule") == "step" and optimizer.schedule == "cosine":
+        steps = OptimizerConfig().with_epochs(optimizer.epochs)
+        forgotten |= {"milestones": steps.milestones, "lr_decay": steps.lr_decay}
+    if values.get("optimizer", optimizer.name) != optimizer.name:
+        sgd_lr = 0.01 if base.model.warm_start else 0.1
+        forgotten |= {"lr": sgd_lr if values["optimizer"] == "sgd" else 1e-3, "nesterov": False}
     return forgotten
 
 
@@ -155,6 +248,30 @@ def _loss(values: Mapping[str, Any], base: LossConfig | None) -> LossConfig:
     return with_fields(RunConfig(), changes).loss
 
 
+def probe_of(config: RunConfig) -> RunConfig:
+    """The linear probe of a fine-tuning: the same data, network and loss, and a frozen backbone.
+
+    Example:
+        >>> probe_of(finetune(DataConfig(name="photos"))) == linear_probe(DataConfig(name="photos"))
+        True
+    """
+    data = replace(config.data, mixup=0.0, cutmix=0.0)
+    model = replace(config.model, freeze=True, warm_start=False)
+    return replace(linear_probe(data, config.loss), model=model, seed=config.seed, precision=config.precision)
+
+
+def finetuning_of(config: RunConfig) -> RunConfig:
+    """The fine-tuning of a linear probe: the same data, network and loss, and a backbone that is trained.
+
+    Example:
+        >>> finetuning_of(linear_probe(DataConfig(name="photos"))) == finetune(DataConfig(name="photos"))
+        True
+    """
+    model = replace(config.model, freeze=False, warm_start=True, normalize_features=False)
+    start = finetune(replace(config.data, views=0), config.loss)
+    return replace(start, model=model, seed=config.seed, precision=config.precision)
+
+
 def retrained(parent: RunConfig, weights: str, epochs: int | None = 10) -> RunConfig:
     """Classifier re-training (cRT): a new head on the frozen backbone of a finished run, with class-balanced sampling.
 
@@ -178,9 +295,10 @@ def retrained(parent: RunConfig, weights: str, epochs: int | None = 10) -> RunCo
     kwargs: dict[str, Any] = dict(parent.loss.loss_kwargs) if name == parent.loss.name else {}
     return replace(
         parent,
-        data=replace(parent.data, sampling="class_balanced", sampling_beta=None),
+        data=replace(parent.data, sampling="class_balanced", sampling_beta=None, cutmix=0.0),
         model=ModelConfig(name=parent.model.name, weights=weights, freeze=True),
         loss=LossConfig(name=name, **kwargs),
         optimizer=parent.optimizer.with_epochs(epochs),
         sync_batch_norm=False,
+        compile=False,
     )

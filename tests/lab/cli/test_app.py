@@ -68,7 +68,7 @@ def test_what_the_parser_refuses_is_named(capsys, words, named):
     [
         (["trian"], "unknown command 'trian': did you mean 'train'? choose from demo, weights"),
         (["--epochs"], "unknown command '--epochs': choose from"),
-        (["data"], "longtail data needs a command: list, show, check, fetch; see longtail data --help"),
+        (["data"], "longtail data needs a command: list, show, check, fetch, cache; see longtail data --help"),
         (["data", "lst"], "unknown data command 'lst': did you mean 'list'? choose from list, show, check, fetch"),
         (["data", "--json", "list"], "unknown data command '--json': choose from list"),
         (["completion", "fish"], "unknown shell 'fish'"),

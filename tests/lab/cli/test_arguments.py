@@ -29,7 +29,7 @@ from longtail.lab.config import (
 )
 from longtail.lab.data import ImageFolderOptions, SubsetOptions
 from longtail.lab.files import write_atomically
-from longtail.lab.recipes import RECIPES, cifar, configure, imagenet, retrained
+from longtail.lab.recipes import RECIPES, cifar, configure, finetune, imagenet, linear_probe, retrained
 from longtail.lab.training import identify
 from longtail.losses import LOSSES
 from tests.lab.cli.test_data import run
@@ -49,32 +49,61 @@ def resolved(*words):
 
 def test_what_is_not_given_is_as_the_recipe_says():
     assert resolved("--data", "digits") == cifar(DataConfig(name="digits"))
-    assert resolved("--data", "photos") == imagenet(DataConfig(name="photos"))
+    assert resolved("--data", "photos") == linear_probe(DataConfig(name="photos"))
+    assert resolved("--data", "photos", "--no-freeze") == finetune(DataConfig(name="photos"))
+    assert resolved("--data", "photos", "--pretrained", "none") == imagenet(DataConfig(name="photos"))
     focal = LossConfig(name="focal")
     assert resolved("--data", "imagenet", "--loss", "focal") == imagenet(DataConfig(name="imagenet"), focal)
-    assert resolved("--data", "photos", "--recipe", "cifar") == cifar(DataConfig(name="photos"))
+    assert resolved("--data", "photos", "--config", "cifar") == cifar(DataConfig(name="photos"))
     assert all(getattr(SetupArguments(), item.name) in (None, ()) for item in fields(SetupArguments))
     assert all(getattr(LossArguments(), item.name) in (None, False) for item in fields(LossArguments))
 
 
 def test_flags_change_fields_of_the_recipe():
     words = "--data cifar10 --imbalance 50 --model resnet8 --epochs 20 --batch-size 64 --lr 0.2 --seed 3 --loss focal"
-    words += " --beta 0.99 --gamma 2 --defer-reweighting 0.8 --sampling effective --precision bf16-mixed"
-    config = resolved(*words.split(), "--test-data", "tests", "--image-size", "32", "--micro-batch-size", "8")
+    words += " --beta 0.99 --gamma 2 --defer-reweighting 0.8 --sampling effective --validation-fraction 0.1 --keep best"
+    words += " --optimizer adamw --schedule cosine"
+    config = resolved(*words.split(), "--group-pattern", "cow[0-9]+", "--image-size", "32", "--micro-batch-size", "8")
     data = DataConfig(
         name="cifar10",
         subset=SubsetOptions(imbalance=50.0),
         sampling="effective",
         image_size=32,
-        files=ImageFolderOptions(test_data=Path("tests")),
+        files=ImageFolderOptions(group_pattern="cow[0-9]+"),
+        validation_fraction=0.1,
     )
     loss = LossConfig(name="focal", beta=0.99, gamma=2.0, defer_reweighting=0.8)
     expected = cifar(data, loss, 20)
-    optimizer = replace(expected.optimizer, batch_size=64, lr=0.2, micro_batch_size=8)
+    optimizer = replace(
+        expected.optimizer,
+        **{"name": "adamw", "batch_size": 64, "lr": 0.2, "micro_batch_size": 8},
+        **{"schedule": "cosine", "milestones": (), "lr_decay": 0.0},
+    )
     model = ModelConfig(name="resnet8")
-    assert config == replace(expected, model=model, seed=3, precision="bf16-mixed", optimizer=optimizer)
-    assert config.data.files.test_data == Path("tests")
-    assert config.optimizer.milestones == (16.0, 18.0)
+    assert config == replace(expected, model=model, seed=3, keep="best", optimizer=optimizer)
+
+
+def test_another_optimizer_has_its_usual_learning_rate():
+    rates = {
+        ("digits", "adamw"): 1e-3,
+        ("digits", "sgd"): 0.1,
+        ("photos", "sgd"): 0.1,
+        ("photos --no-freeze", "sgd"): 0.01,
+        ("photos --pretrained none", "adamw"): 1e-3,
+        ("digits --lr 3", "adamw"): 3.0,
+    }
+    for (words, name), lr in rates.items():
+        optimizer = resolved("--data", *words.split(), "--optimizer", name).optimizer
+        assert (optimizer.name, optimizer.lr, optimizer.nesterov) == (name, lr, False)
+    steps = resolved("--data", "photos", "--schedule", "step").optimizer
+    assert (steps.epochs, steps.milestones, steps.lr_decay) == (30, (24.0, 27.0), 0.01)
+
+
+def test_the_weights_of_a_run_are_those_of_its_network(tmp_path):
+    write_atomically(tmp_path / "config.json", with_fields(cifar(), {"model": "resnet8"}).to_json())
+    write_atomically(tmp_path / "data.json", "{}")
+    config = resolved("--data", "digits", "--pretrained", tmp_path)
+    assert config == with_fields(cifar(), {"model": "resnet8", "weights": str(tmp_path)})
 
 
 def test_class_balanced_is_short_for_a_beta():
@@ -108,7 +137,7 @@ def test_set_reaches_every_field():
         ("optimizer.momentum", "--set takes FIELD=VALUE, such as optimizer.momentum=0.8, got 'optimizer.momentum'"),
         ("optimizer.momentum=much", "--set optimizer.momentum=… cannot be 'much'"),
         ("optimizer.lr=much", "--lr cannot be 'much'"),
-        ("optimizer={}", "--set optimizer.name=… cannot be {}"),
+        ("optimizer={}", "--optimizer cannot be {}"),
         ("epochs=2.5", "epochs must be a whole number, got 2.5"),
         ("data.fingerprint=0", "'data.fingerprint' cannot be set: it is filled in"),
         ("weights_path=runs", "'weights_path' cannot be set: it is filled in"),
@@ -140,9 +169,11 @@ def test_a_config_is_a_file_or_a_run_folder(base):
     )
     assert resolved("--config", base, "--loss", "sigmoid").loss == LossConfig(name="sigmoid", beta=0.99)
     with pytest.raises(ConfigError, match="recipe cifar and a base configuration exclude each other"):
-        resolve(SetupArguments(config=base, recipe="cifar"))
-    with pytest.raises(ConfigError, match="nowhere does not exist"):
-        resolve(SetupArguments(config=Path("nowhere")))
+        resolve(SetupArguments(config=str(base), set=("recipe=cifar",)))
+    with pytest.raises(ConfigError, match=r"nowhere.json does not exist"):
+        resolve(SetupArguments(config="nowhere.json"))
+    with pytest.raises(ConfigError, match=r"unknown recipe 'cifer': did you mean 'cifar'\?.* or the path of a config"):
+        resolve(SetupArguments(config="cifer"))
 
 
 BETAS = (0.9, 0.99, 0.5, 0.0, 1.0, 0.9, 0.9, 0.9, 0.999, 0.99)
@@ -226,6 +257,7 @@ WHOLE = st.integers(1, 10**6)
 OTHER_VALUES = {
     "imbalance": st.none() | st.floats(1, 1e6),
     "profile": st.sampled_from(["exponential", "step"]),
+    "class_order": st.sampled_from(["label", "size"]),
     "max_count": st.none() | WHOLE,
     "subset_seed": st.integers(0, 2**40),
     "folds": st.integers(2, 10),
@@ -236,6 +268,10 @@ OTHER_VALUES = {
     "class_depth": st.none() | st.integers(1, 3),
     "test_fraction": FRACTION,
     "split_seed": st.integers(0, 9),
+    **dict.fromkeys(("path_column", "label_column", "group_column"), st.sampled_from(["file", "my file", "1", "null"])),
+    "group_pattern": st.sampled_from(["cow[0-9]+", r"(\d+)_", "-x", "1", "null"]),
+    "validation_fraction": st.floats(0.01, 0.99),
+    "keep": st.sampled_from(["last", "best"]),
     "on_error": st.sampled_from(["stop", "skip"]),
     "image_size": st.none() | WHOLE,
     "mixup": POSITIVE,
@@ -243,9 +279,13 @@ OTHER_VALUES = {
     "augment": st.booleans(),
     "sampling": st.sampled_from(["shuffled", "class_balanced", "square_root", "progressive", "effective"]),
     "sampling_beta": FRACTION,
-    "model": st.sampled_from(["resnet8", "resnet110", "resnet152"]),
-    "weights": st.none() | st.sampled_from(["runs/parent", "my weights.safetensors", "1"]),
+    "model": st.sampled_from(["resnet8", "resnet110", "resnet152", "tf_efficientnet_lite0"]),
+    "weights": st.none() | st.sampled_from(["imagenet", "runs/parent", "my weights.safetensors", "1"]),
     "freeze": st.booleans(),
+    "warm_start": st.booleans(),
+    "normalize_features": st.booleans(),
+    "views": st.integers(0, 9),
+    "layer_decay": st.floats(0.01, 1),
     "optimizer": st.sampled_from(["sgd", "adamw"]),
     "batch_size": WHOLE,
     "micro_batch_size": st.none() | WHOLE,
@@ -264,6 +304,7 @@ OTHER_VALUES = {
     "precision": st.sampled_from(["32-true", "bf16-mixed", "16-mixed"]),
     "compile": st.booleans(),
     "sync_batch_norm": st.booleans(),
+    "fused_head": st.sampled_from([None, False]),
 }
 FILLED_IN = {"version", "fingerprint", "path", "weights_sha256", "weights_path"}
 
@@ -390,5 +431,5 @@ def test_training_has_few_flags_and_a_short_help(capsys, monkeypatch):
     assert (code, error) == (0, "")
     flags = set(re.findall(r"^\W*(?:-h, )?--([a-z][a-z-]*)", printed, re.MULTILINE)) - {"help"}
     assert {"data", "show-config", "set", "workers", "class-balanced"} <= flags
-    assert len(flags) <= 30
-    assert sum(max(1, math.ceil(len(line) / 80)) for line in printed.splitlines()) <= 80
+    assert len(flags) <= 34
+    assert sum(max(1, math.ceil(len(line) / 80)) for line in printed.splitlines()) <= 84

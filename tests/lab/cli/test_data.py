@@ -315,3 +315,20 @@ def test_a_manifest_of_image_folder_names_them(capsys, photos, tmp_path):
     manifest = json.loads((tmp_path / "m.json").read_text())
     assert len(manifest["paths"]) == len(manifest["indices"]) == 29
     assert all((photos / path).is_file() for path in manifest["paths"])
+
+
+def test_groups_are_counted(capsys, tmp_path):
+    for name, animals in (("owl", 4), ("cat", 5)):
+        for animal in range(animals):
+            for photo in range(3 + (name == "owl" and animal == 2)):
+                draw(tmp_path / name / f"{name}{animal}_{photo}.png")
+    words = (tmp_path, "--group-pattern", "[a-z]+[0-9]_")
+    printed, error, code = run(capsys, "data", "show", *words, "--json")
+    assert code == 0, error
+    groups = json.loads(printed)["image_groups"]
+    assert groups["train"]["groups"] + groups["test"]["groups"] == 9
+    assert {"groups": 7, "largest": "owl2_", "largest_images": 4} in groups.values()
+    printed, _, _ = run(capsys, "data", "show", *words)
+    assert "train images: 7 groups, the largest (owl2_) of 4 images\ntest images: 2 groups" in printed
+    printed, _, code = run(capsys, "data", "check", *words)
+    assert (code, printed) == (0, "28 images of 9 groups, 0 broken\n")

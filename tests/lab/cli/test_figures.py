@@ -52,7 +52,7 @@ def test_a_figure_is_written_in_the_formats_that_were_asked_for(capsys, tmp_path
     run(capsys, "scheme_weights", "-o", tmp_path, "--dataset", "cifar20", *SVG)
     assert "20 classes of 2,500 to 50 images" in (tmp_path / "scheme_weights.svg").read_text()
     run(capsys, "long_tailed_counts", "-o", tmp_path, *SVG)
-    assert "cifar100, 500 images" in (tmp_path / "long_tailed_counts.svg").read_text()
+    assert "cifar100, 500 images per class" in (tmp_path / "long_tailed_counts.svg").read_text()
 
 
 def test_all_makes_what_can_be_made_and_says_what_was_left_out(capsys, tmp_path):
@@ -71,6 +71,16 @@ def test_all_with_runs(capsys, runs, tmp_path):
     assert "imbalance 50" in (tmp_path / "out" / "error_over_beta.svg").read_text()
     run(capsys, "error_over_beta", "-o", tmp_path, "--runs", runs, "--only", "imbalance=10", *SVG)
     assert "imbalance 10" in (tmp_path / "error_over_beta.svg").read_text()
+
+
+def test_a_baseline_and_a_candidate_are_chosen(capsys, runs, tmp_path):
+    write_whole_run(runs, run_of(PLAIN), 30.0)
+    pair = ("--baseline", "softmax", "--candidate", "focal, γ 0.5")
+    run(capsys, "recall_per_class", "-o", tmp_path, "--runs", runs, *pair, *SVG)
+    text = (tmp_path / "recall_per_class.svg").read_text()
+    assert ">softmax<" in text
+    assert ">focal, γ 0.5<" in text
+    assert "class-balanced" not in text
 
 
 def test_only_takes_one_of_several_values(capsys, runs, tmp_path):
@@ -99,9 +109,11 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys, runs, tmp_path):
         (["heatmop"], "'heatmap'"),
         (["heatmap"], "heatmap: --runs is missing"),
         (["heatmap", "--runs", tmp_path / "nowhere"], "holds no runs"),
-        (["recall_per_class", "--runs", plain], "plain"),
+        (["recall_per_class", "--runs", plain], "no data.json"),
         (["calibration", "--runs", plain], "none of the runs has a calibration"),
-        (["error_over_beta", "--runs", plain], "error_over_beta needs complete runs with and without class weights"),
+        (["error_over_beta", "--runs", plain], "both without class weights and with a β"),
+        (["heatmap", "--runs", runs, "--candidate", "softmax"], "heatmap does not use --candidate"),
+        (["calibration", "--runs", runs, "--candidate", "focal"], "did you mean 'focal, γ 0.5'?"),
         (["heatmap", "--runs", runs, "--dataset", "cifar100"], "holds no run with data=cifar100"),
         (
             ["heatmap", "--runs", runs, "--only", "model"],
@@ -109,7 +121,7 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys, runs, tmp_path):
         ),
         (["heatmap", "--runs", runs, "--only", "modal=resnet8"], "'model'"),
         (["heatmap", "--runs", runs, "--only", "imbalance=10,11"], "holds no run with imbalance=11"),
-        (["heatmap", "--only", "model=resnet8"], "would do nothing without --runs"),
+        (["heatmap", "--only", "model=resnet8"], "--only model=resnet8 requires --runs"),
         (["long_tailed_counts", "--dataset", "digits"], "digits"),
         (["effective_numbers", "--dataset", "digits"], "the counts of digits are not known"),
         (["effective_numbers", "--counts", "5,x"], "got 'x'"),
@@ -127,15 +139,15 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys, runs, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("heatmap --counts 5,3 --runs RUNS", "--counts would do nothing: heatmap has no use for it"),
-        ("calibration --beta 0.9 --runs RUNS", "--beta would do nothing: calibration has no use for it"),
-        ("class_balanced_term --runs RUNS", "--runs would do nothing: class_balanced_term has no use for it"),
-        ("class_balanced_term --counts 5,3", "--counts would do nothing: class_balanced_term has no use for it"),
-        ("long_tailed_counts --runs RUNS", "--runs would do nothing: long_tailed_counts has no use for it"),
-        ("long_tailed_counts --beta 0.9", "--beta would do nothing: long_tailed_counts has no use for it"),
-        ("random_covering --dataset cifar10", "--dataset would do nothing: random_covering has no use for it"),
-        ("effective_numbers --counts 5,3 --runs RUNS", "--runs would do nothing beside --counts"),
-        ("scheme_weights --counts 5,3 --dataset cifar10", "--dataset would do nothing beside --counts"),
+        ("heatmap --counts 5,3 --runs RUNS", "heatmap does not use --counts"),
+        ("calibration --beta 0.9 --runs RUNS", "calibration does not use --beta"),
+        ("class_balanced_term --runs RUNS", "class_balanced_term does not use --runs"),
+        ("class_balanced_term --counts 5,3", "class_balanced_term does not use --counts"),
+        ("long_tailed_counts --runs RUNS", "long_tailed_counts does not use --runs"),
+        ("long_tailed_counts --beta 0.9", "long_tailed_counts does not use --beta"),
+        ("random_covering --dataset cifar10", "random_covering does not use --dataset"),
+        ("effective_numbers --counts 5,3 --runs RUNS", "--runs and --counts exclude each other"),
+        ("scheme_weights --counts 5,3 --dataset cifar10", "--dataset and --counts exclude each other"),
         ("scheme_weights --counts 5,3 --beta 0.9 0.99", "--beta 0.9 0.99: scheme_weights shows one β"),
     ],
 )

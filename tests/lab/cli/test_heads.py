@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from longtail.lab.cli.arguments import command_for
-from longtail.lab.config import LossConfig, RunOptions
+from longtail.lab.config import LossConfig, RunOptions, with_fields
 from longtail.lab.data import open_dataset
 from longtail.lab.training import RunFolder, train
 from tests.lab.cli.test_data import run
@@ -26,6 +26,19 @@ from tests.lab.training.test_run_folder import flip_bits, with_weight
 def trained(tmp_path_factory):
     config = small_config(epochs=4, loss=LossConfig(beta=0.999))
     return train(config, RunOptions(runs=tmp_path_factory.mktemp("trained")))
+
+
+@pytest.fixture(scope="module")
+def trained_plain(tmp_path_factory):
+    config = with_fields(small_config(epochs=4, loss=LossConfig()), {"validation_fraction": 0.2})
+    return train(config, RunOptions(runs=tmp_path_factory.mktemp("plain")))
+
+
+@pytest.fixture
+def plain(trained_plain, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained_plain, tmp_path / "runs" / trained_plain.name)
+    return f"runs/{trained_plain.name}"
 
 
 @pytest.fixture
@@ -95,30 +108,48 @@ def test_a_dry_run_of_retrain_trains_nothing(parent, capsys):
     assert children(parent) == []
 
 
-def test_adjust_keeps_each_tau_with_the_run_and_prints_one_table(parent, capsys):
-    printed, error, code = run(capsys, "adjust", parent, "--method", "tau_norm", "--tau", "0.5", "0.7", "1")
+def test_adjust_keeps_each_tau_with_the_run_and_prints_one_table(plain, capsys):
+    printed, error, code = run(capsys, "adjust", plain, "--method", "tau_norm", "--tau", "0.5", "0.7", "1")
     assert code == 0, error
     slugs = [f"tau_norm_{tau}" for tau in ("0.5", "0.7", "1")]
     lines = printed.splitlines()
     assert lines[0].split()[:4] == ["last", "layer", "error", "%"]
     assert [line.split("  ")[0] for line in lines[1:5]] == ["as trained", *slugs]
-    assert sorted(os.listdir(f"{parent}/adjustments")) == [f"{slug}.json" for slug in slugs]
-    assert children(parent) == []
+    assert sorted(os.listdir(f"{plain}/adjustments")) == [f"{slug}.json" for slug in slugs]
+    assert children(plain) == []
     assert lines[-1].endswith("--adjustment tau_norm_1")
-    printed, _, code = run(capsys, "adjust", parent, "--method", "logit_adjustment", "--json")
+    printed, _, code = run(capsys, "adjust", plain, "--method", "logit_adjustment", "--json")
     found = json.loads(printed)
     assert (code, list(found)) == (0, ["logit_adjustment_1"])
     assert found["logit_adjustment_1"]["tau"] == 1
     printed, _, code = run(capsys, "results", "runs")
     assert code == 0
-    name = "class-balanced softmax, β 0.999"
-    methods = [f"{name}, {text}" for text in ("logit adjustment τ 1", *(f"τ-norm τ {tau}" for tau in (0.5, 0.7, 1)))]
-    assert [line.split("  ")[0] for line in printed.splitlines()[2:7]] == [name, *methods]
+    methods = [f"softmax, {text}" for text in ("logit adjustment τ 1", *(f"τ-norm τ {tau}" for tau in (0.5, 0.7, 1)))]
+    rows = [re.split("  +", line) for line in printed.splitlines()[2:7]]
+    assert {row[0] for row in rows} == {"softmax", *methods}
+    assert [float(row[2]) for row in rows] == sorted((float(row[2]) for row in rows), reverse=True)
     printed, _, code = run(capsys, "results", "runs", "--json")
     assert {row["adjustment"] for row in json.loads(printed)["settings"]} == {None, *slugs, "logit_adjustment_1"}
 
 
-def test_evaluate_and_predict_take_an_adjustment(parent, capsys):
+def test_adjust_takes_a_prior_and_calibrates(plain, capsys):
+    printed, error, code = run(capsys, "adjust", plain, "--prior", "uniform", "--calibrate")
+    assert code == 0, error
+    lines = printed.splitlines()
+    assert [line.split("  ")[0] for line in lines[1:3]] == ["as trained", "logit_adjustment_1_calibrated"]
+    found = RunFolder(Path(plain)).adjustment("logit_adjustment_1_calibrated")
+    assert lines[3].startswith(f"temperature {found['temperature']:.3f}: on the validation images, calibration error ")
+    Path("prior.csv").write_text("".join(f"{name},{1 + int(name)}\n" for name in "0123456789"))
+    printed, error, code = run(capsys, "adjust", plain, "--prior", "prior.csv", "--json")
+    assert code == 0, error
+    (content,) = json.loads(printed).values()
+    assert content["prior"] == pytest.approx([(1 + place) / 55 for place in range(10)])
+    printed, error, code = run(capsys, "evaluate", plain, "--adjustment", "prior_prior", "--json")
+    assert json.loads(printed)["nll"] == content["final"]["nll"], error
+
+
+def test_evaluate_and_predict_take_an_adjustment(plain, capsys):
+    parent = plain
     run(capsys, "adjust", parent, "--method", "logit_adjustment", "--tau", "2")
     final = RunFolder(RunOptions.runs.parent / parent).adjustment("logit_adjustment_2")["final"]
     plain, adjusted = (
@@ -161,7 +192,11 @@ def test_an_adjustment_that_is_not_there_is_one_line_that_names_those_that_are(p
         (["retrain", "RUN", "--set", "freze=false"], "unknown field 'freze': did you mean 'freeze'?"),
         (["retrain", "RUN", "--set", "model=resnet14"], "does not fit resnet14"),
         (["adjust", "nowhere", "--method", "tau_norm"], "nowhere does not exist"),
-        (["adjust", "RUN"], "--method is missing: tau_norm or logit_adjustment"),
+        (["adjust", "RUN"], "--method is missing: tau_norm or logit_adjustment; or --prior, or --calibrate"),
+        (["adjust", "RUN", "--prior", "uniform", "--tau", "2"], "--tau requires --method"),
+        (["adjust", "RUN", "--prior", "uniform"], "prior uniform would correct twice: class weights did so"),
+        (["adjust", "RUN", "--prior", "nowhere.csv"], "would correct twice"),
+        (["adjust", "RUN", "--calibrate"], "calibrate requires validation images: "),
         (["adjust", "RUN", "--method", "taunorm"], "unknown method 'taunorm': did you mean 'tau_norm'?"),
         (["adjust", "RUN", "--method", "tau_norm", "--tau"], "--tau is missing: 1, or several"),
         (["adjust", "RUN", "--method", "tau_norm", "--tau", "-1"], ": tau must be a finite number >= 0, got -1"),

@@ -32,20 +32,21 @@ def runs(tmp_path):
 
 def test_a_table_by_setting(runs, capsys):
     printed, error = run(capsys, runs)
-    title, header, plain, weighted, *_ = printed.splitlines()
+    title, header, weighted, plain, *_ = printed.splitlines()
     assert title.strip() == "cifar10, imbalance 50, resnet32, 200 epochs"
-    for name in ("loss", "n", "error %", "many %", "medium %", "few %", "Δ error", "published"):
+    for name in ("loss", "n", "error %", "many %", "medium %", "few %", "Δ balanced accuracy", "published"):
         assert name in header
-    assert plain.split() == ["focal,", "γ", "0.5", "3", "26.00", "±", "1.00", "90.0", "60.0", "12.5", "23.28"]
-    # Differences -3, -2, -4: mean -3, and 4.303 (t, 2 degrees of freedom) · 1 / √3 = 2.484 around it.
+    assert plain.split() == ["focal,", "γ", "0.5", "3", "74.0", "±", "1.0", "26.00", "±", "1.00",
+                             "90.0", "60.0", "12.5", "23.28"]  # fmt: skip
+    # Differences 3, 2, 4: mean 3, and 4.303 (t, 2 degrees of freedom) · 1 / √3 = 2.484 around it.
     name, numbers = weighted.split("  ", 1)
     assert name == "class-balanced focal, β 0.999, γ 0.5"
-    assert numbers.split()[:7] == ["3", "23.00", "±", "1.00", "90.0", "60.0", "50.0"]
-    assert "-3.00 [-5.48, -0.52]" in weighted
+    assert numbers.split()[:10] == ["3", "77.0", "±", "1.0", "23.00", "±", "1.00", "90.0", "60.0", "50.0"]
+    assert "+3.0 [+0.5, +5.5]" in weighted
     assert weighted.split()[-1] == "–"
     assert "of the full protocol of Cui et al. 2019" in printed
     assert error == ""
-    assert max(map(len, printed.splitlines())) <= 128
+    assert max(map(len, printed.splitlines())) <= 160
 
 
 def test_columns_tell_the_rows_apart_and_are_no_more(tmp_path, capsys):
@@ -99,7 +100,7 @@ def test_what_is_not_complete_is_named_on_standard_error_and_not_counted(runs, c
     assert lines[-1] == "and 5 more that are not complete"
     known = {f"unfinished: {name}: 0 of 200 epochs" for name in names} | {f"failed: {folder.name}: [red] disk full"}
     assert set(lines[:-1]) < known
-    assert printed.splitlines()[3].split("  ")[:2] == ["class-balanced focal, β 0.999, γ 0.5", "3"]
+    assert printed.splitlines()[2].split("  ")[:2] == ["class-balanced focal, β 0.999, γ 0.5", "3"]
     (alone,) = run(capsys, folder).err.splitlines()
     assert alone == f"failed: {folder.name}: [red] disk full"
 
@@ -131,9 +132,9 @@ def test_a_row_for_each_run(runs, capsys):
     printed, _ = run(capsys, runs, "--per-run")
     rows = {cells[0]: cells[1:] for cells in (re.split("  +", line) for line in printed.splitlines()[1:])}
     name = "class-balanced focal, β 0.999, γ 0.5"
-    assert rows[unfinished.name] == ["unfinished", name, "7", *["–"] * 7]
+    assert rows[unfinished.name] == ["unfinished", name, "7", *["–"] * 8]
     complete = rows[run_of(FOCAL, 1).run_id]
-    assert complete == ["complete", name, "1", "24.00", "24.00", "90.0", "60.0", "50.0", "75.0", "600.0"]
+    assert complete == ["complete", name, "1", "24.00", "24.00", "76.0", "–", "90.0", "60.0", "50.0", "600.0"]
     assert len(rows) == 7
 
 

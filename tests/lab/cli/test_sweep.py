@@ -1,6 +1,7 @@
 """``longtail sweep`` and ``tune``: what they list, and what they refuse."""
 
 import json
+import re
 
 import pytest
 
@@ -39,7 +40,6 @@ def test_a_dry_run_measures_and_trains_nothing(capsys, tmp_path):
         (["heatmap"], "heatmap needs a --dataset: cifar10, cifar20, cifar100"),
         (["heatmap", "--dataset", "digits"], "unknown dataset 'digits'"),
         (["table2", "--dataset", "cifar20"], "unknown dataset 'cifar20'"),
-        (["heatmap", "--dataset", "cifar10", "--model", "resnet9"], "resnet9"),
         (["heatmap", "--dataset", "cifar10", "--seeds", "0"], "seeds"),
         (["nowhere.json"], "nowhere.json does not exist"),
         (["own.json", "--seeds", "3"], "--seeds applies to sweeps of the paper only: own.json says it all"),
@@ -67,3 +67,16 @@ def test_bad_searches_are_one_clear_line(capsys, tmp_path, words, message):
     assert (printed, code, error.count("\n")) == ("", 2, 1)
     assert message in error
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_demo_compares_three_losses_and_resumes(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("longtail.lab.cli.demo.EPOCHS", 1)
+    monkeypatch.setattr("longtail.lab.cli.demo.SEEDS", 1)
+    printed, error, code = run(capsys, "demo", "--runs", tmp_path)
+    assert code == 0
+    assert "digits, imbalance 50, resnet8, 1 epochs" in printed
+    for method in ("softmax", "class-balanced softmax, β 0.999", "class-balanced focal, β 0.999, γ 0.5"):
+        assert re.search(rf"^{method}  +1  ", printed, re.MULTILINE)
+    assert "3/3 digits-50-resnet8" in error
+    _, error, code = run(capsys, "demo", "--runs", tmp_path)
+    assert (error, code) == ("", 0)

@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from longtail.lab.cli import app
+from longtail.lab.cli import train as cli_train
 from longtail.lab.config import RunConfig
 from longtail.lab.data import DataError, ImageDataset, ImageFiles, evaluation_loader, open_dataset
-from longtail.lab.training import Interrupted, RunFolder, evaluate_run, evaluation, load_run, loop, open_data, predict
+from longtail.lab.models import build_model
+from longtail.lab.training import Interrupted, RunFolder, evaluate_run, load_run, loop, open_data, predict, transform
 from tests.lab.cli.test_data import run
 from tests.lab.training.runs import no_room_for, small_config
 from tests.lab.training.test_run_folder import interrupted
@@ -72,6 +75,17 @@ def test_flags_change_what_a_config_file_says(finished, capsys, tmp_path):
     assert config.optimizer.warmup_epochs == pytest.approx(1 / 40)
 
 
+def test_evaluate_shows_the_worst_of_many_classes_and_says_so(finished, capsys, monkeypatch):
+    whole = run(capsys, "evaluate", finished)[0].splitlines()
+    monkeypatch.setattr(cli_train, "MOST_CLASSES", 4)
+    printed, _, code = run(capsys, "evaluate", finished)
+    header = next(number for number, line in enumerate(whole) if line.startswith("class "))
+    lines = printed.splitlines()
+    assert [line.split() for line in lines[:-2]] == [line.split() for line in whole[: header + 5]]
+    assert (lines[-1], code) == ("6 classes of a higher F1 are left out: --json has all", 0)
+    assert len(json.loads(run(capsys, "evaluate", finished, "--json")[0])["f1"]) == 10
+
+
 def test_evaluate_gives_the_numbers_of_the_training(finished, capsys):
     final = RunFolder(finished).result()["final"]
     printed, _, code = run(capsys, "evaluate", finished, "--json")
@@ -87,11 +101,21 @@ def test_evaluate_gives_the_numbers_of_the_training(finished, capsys):
     assert lines[header].split("  ")[0] == "class"
     assert "training images" in lines[header]
     assert "test images" in lines[header]
-    rows = [line.split() for line in lines[header + 1 :]]
-    recalls = [float(row[-1].removesuffix("%")) for row in rows]
-    assert all(row[-1].endswith("%") for row in rows)
-    assert recalls == sorted(recalls)
-    assert len(recalls) == 10
+    rows = [line.split() for line in lines[header + 1 : -1]]
+    scores = [float(row[-1]) for row in rows]
+    assert lines[header].endswith("F1 %")
+    assert scores == sorted(scores)
+    assert len(scores) == 10
+    assert {row[0]: float(row[-1]) for row in rows} == {
+        name: pytest.approx(100 * value, abs=0.06) for name, value in found["f1"].items()
+    }
+    for row in rows:
+        low, high = found["recall_interval"][row[0]]
+        assert row[4:6] == [f"[{100 * low:.0f},", f"{100 * high:.0f}]"]
+    confusion = found["confusion"]
+    assert sum(sum(row.values()) for row in confusion.values()) == 500
+    for name, row in confusion.items():
+        assert row.get(name, 0) / found["images"][name] == pytest.approx(found["recall"][name])
     assert sum(int(row[2]) for row in rows) == 500
     assert {row[0]: int(row[2]) for row in rows} == found["images"]
     printed, _, _ = run(capsys, "evaluate", finished, "--split", "train", "--json")
@@ -137,9 +161,12 @@ def test_the_probabilities_of_predict_are_those_of_the_evaluation(finished, tmp_
     ("arguments", "message"),
     [
         (["train", "--data", "cifar11"], "unknown data set 'cifar11': did you mean 'cifar10'"),
-        (["train", "--data", "digits", "--model", "resnet33"], "unknown model 'resnet33': did you mean 'resnet34'"),
+        (
+            ["train", "--data", "digits", "--model", "resnet33"],
+            "unknown model 'resnet33': did you mean 'resnet33ts', 'resnet34'",
+        ),
         (["train", "--data", "digits", "--loss", "fokal"], "unknown loss 'fokal': did you mean 'focal'"),
-        (["train", "--data", "digits", "--recipe", "cifer"], "unknown recipe 'cifer': did you mean 'cifar'"),
+        (["train", "--data", "digits", "--config", "cifer"], "unknown recipe 'cifer': did you mean 'cifar'"),
         (["train", "--data", "digits", "--imbalance", "0.5"], "imbalance must be a finite number >= 1, got 0.5"),
         (["train", "--data", "digits", "--beta", "1.5"], "beta must be in [0, 1], got 1.5"),
         (
@@ -149,13 +176,13 @@ def test_the_probabilities_of_predict_are_those_of_the_evaluation(finished, tmp_
         *(
             (
                 ["train", "--data", "digits", "--set", f"loss={loss}", "--set", f"{name}=1e39"],
-                f"{name} must be at most 1,000,",
+                f"{name} must be at most {largest}, got 1e+39",
             )
-            for loss, name in (
-                ("focal", "gamma"),
-                ("logit_adjusted", "tau"),
-                ("ldam", "scale"),
-                *(("softmax", name) for name in ("lr", "weight_decay", "lr_decay", "momentum")),
+            for loss, name, largest in (
+                ("focal", "gamma", "1e6"),
+                ("logit_adjusted", "tau", "1e6"),
+                ("ldam", "scale", "1e6"),
+                *(("softmax", name, "1,000,000,000") for name in ("lr", "weight_decay", "lr_decay", "momentum")),
             )
         ),
         (
@@ -176,10 +203,13 @@ def test_the_probabilities_of_predict_are_those_of_the_evaluation(finished, tmp_
         (["train", "--data", "digits", "--pretrained", "nowhere"], "cannot read the initial weights"),
         (["train", "--data", "digits", "--epochs", "0"], "epochs must be at least 1"),
         (["train", "--config", "nowhere.json"], "nowhere.json does not exist"),
-        (["train", "--config", "nowhere"], "nowhere does not exist"),
+        (["train", "--config", "nowhere"], "unknown recipe 'nowhere': choose from cifar, imagenet"),
         (["train"], "--data is missing: digits, another name of longtail data list, or a folder of images"),
         (["train", "--epochs", "3"], "--data is missing"),
-        (["train", "--data", "digits", "--image-size", "32"], "image_size requires image files: digits has 8 × 8"),
+        (
+            ["train", "--data", "digits", "--image-size", "32"],
+            "image_size requires image files or a model of timm: digits has 8 × 8",
+        ),
         (["train", "--data", "digits", "--accelerator", "gpu"], "unknown accelerator 'gpu': did you mean 'cpu'?"),
         (["train", "--data", "digits", "--workers", "-1"], "workers must be a finite number >= 0, got -1"),
         (["train", "--data", "digits", "--set", "folds=3", "--set", "fold=3"], "fold must be from 0 to 2, got 3"),
@@ -195,7 +225,8 @@ def test_bad_input_is_one_line_and_leaves_nothing(capsys, tmp_path, monkeypatch,
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_of_images_is_trained_on(capsys, tmp_path):
+@pytest.mark.parametrize("network", [(), ("--model", "resnet18", "--pretrained", "none"), ("--no-freeze",)])
+def test_a_folder_of_images_is_trained_on(capsys, tmp_path, network):
     generator = np.random.default_rng(0)
     for name, shade in (("dark", 40), ("bright", 200)):
         for place in range(6):
@@ -204,7 +235,7 @@ def test_a_folder_of_images_is_trained_on(capsys, tmp_path):
             Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{place}.png")
     printed, error, code = run(
         capsys,
-        *("train", "--data", tmp_path / "photos", "--model", "resnet18", "--epochs", "1", "--batch-size", "4"),
+        *("train", "--data", tmp_path / "photos", *network, "--epochs", "1", "--batch-size", "4"),
         *("--image-size", "32", "--workers", "0", "--runs", tmp_path / "runs", "--accelerator", "cpu"),
     )
     assert code == 0, error
@@ -212,6 +243,43 @@ def test_a_folder_of_images_is_trained_on(capsys, tmp_path):
     printed, _, code = run(capsys, "predict", path, tmp_path / "photos")
     assert code == 0
     assert printed.count("\n") == 1 + 12 * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "resnte50"], "unknown model 'resnte50': did you mean 'resnet50'"),
+        (
+            ["--model", "resnet8", "--pretrained", "imagenet"],
+            "resnet8 has no ImageNet weights; choose a --model of timm",
+        ),
+        (
+            ["--model", "resnet50", "--pretrained", "resnet8.safetensors"],
+            "does not fit resnet50: conv1.weight has shape (16, 3, 3, 3), not (64, 3, 7, 7)",
+        ),
+        (["--pretrained", "hostile.pth"], "hostile.pth is refused: it is no file of weights alone"),
+        (["--pretrained", "nowhere"], "cannot read the initial weights "),
+        (["--pretrained", "empty"], "holds no weights: it is no run folder, and has no model.safetensors"),
+        (
+            ["--model", "vit_tiny_patch16_224", "--image-size", "8", "--pretrained", "none"],
+            "cannot build vit_tiny_patch16_224 for an input of 8",
+        ),
+    ],
+)
+def test_weights_and_networks_that_cannot_be_used_are_one_line(capsys, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    save_file(build_model("resnet8", 2).state_dict(), tmp_path / "resnet8.safetensors")
+    torch.save({"weight": test_weights_and_networks_that_cannot_be_used_are_one_line}, tmp_path / "hostile.pth")
+    for name in ("dark", "bright"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (16, 16), (60 + number,) * 3).save(tmp_path / "photos" / name / f"{number}.png")
+    printed, error, code = run(capsys, "train", "--data", "photos", *words)
+    assert (printed, code) == ("", 2)
+    assert message in error.splitlines()[-1]
+    assert error.splitlines()[-1].startswith("error: ")
+    assert not (tmp_path / "runs").exists()
 
 
 CHECKPOINTS_AT_ONCE = """
@@ -233,6 +301,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
         pytest.param([], ["--devices", "2"], id="devices", marks=pytest.mark.slow),
         pytest.param(TORCHRUN, ["--micro-batch-size", "13"], id="pieces", marks=pytest.mark.slow),
         pytest.param(TORCHRUN, ["--sampling", "progressive"], id="sampling", marks=pytest.mark.slow),
+        pytest.param(TORCHRUN, ["--set", "fused_head=true"], id="fused", marks=pytest.mark.slow),
     ],
 )
 def test_two_processes_give_the_losses_of_one(tmp_path, launcher, flags):
@@ -358,7 +427,7 @@ def test_predict_takes_several_paths(finished, capsys, digit_files):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batch", [2, 64])
 def test_predict_names_unreadable_images_and_goes_on(finished, capsys, digit_files, monkeypatch, workers, batch):
-    monkeypatch.setattr(evaluation, "PREDICTION_BATCH", batch)
+    monkeypatch.setattr(transform, "PREDICTION_BATCH", batch)
     os.mkfifo(digit_files / "0b.png")
     printed, error, code = run(capsys, "predict", finished, digit_files, "--top", "1", "--workers", workers)
     assert code == 1
@@ -386,7 +455,7 @@ def test_predictions_are_those_of_each_image_alone(finished, monkeypatch, tmp_pa
     loaded = load_run(finished)
     alone = [next(predict(loaded, [path])) for path in paths]
     assert len({image["classes"][0] for image in alone}) > 3
-    monkeypatch.setattr(evaluation, "PREDICTION_BATCH", 4)
+    monkeypatch.setattr(transform, "PREDICTION_BATCH", 4)
     for workers in (0, 2):
         for found, expected in zip(predict(loaded, paths, workers=workers), alone, strict=True):
             assert (found["path"], found["classes"]) == (expected["path"], expected["classes"])
@@ -438,7 +507,7 @@ def train_briefly(capsys, monkeypatch, folder, *words, runs="runs"):
     monkeypatch.chdir(folder)
     _, error, code = run(
         capsys,
-        *("train", *words, "--recipe", "cifar", "--model", "resnet8", "--epochs", "1", "--batch-size", "4"),
+        *("train", *words, "--config", "cifar", "--model", "resnet8", "--epochs", "1", "--batch-size", "4"),
         *("--image-size", "16", "--workers", "0", "--runs", runs, "--accelerator", "cpu"),
     )
     elsewhere = folder / runs / ".." / "elsewhere"
@@ -496,6 +565,72 @@ def test_a_run_is_of_its_images_however_their_folder_is_written(capsys, tmp_path
     assert trained()
 
 
+def test_a_renamed_folder_of_images_is_the_same_run(capsys, tmp_path, monkeypatch):
+    """It is found complete, and resumed where it is not; other images of the old name are another run."""
+    draw(tmp_path / "photos", dark=40, bright=200)
+    words = ("--set", "folds=2", "--set", "fold=0")
+    for name, more in (("photos", ()), ("pictures", ()), ("photos", words), ("pictures", words)):
+        if not (tmp_path / name).exists():
+            (tmp_path / {"photos": "pictures", "pictures": "photos"}[name]).rename(tmp_path / name)
+        error, code = train_briefly(capsys, monkeypatch, tmp_path, "--data", name, *more)
+        assert code == 0, error
+        assert ("is already complete" in error) == (name == "pictures")
+    paths = sorted((tmp_path / "runs").iterdir())
+    assert [path.name.split("-")[0] for path in paths] == ["photos", "photos"]
+    for name in ("result.json", "checkpoint.pt", "checkpoint.previous.pt", "metrics.jsonl"):
+        (paths[0] / name).unlink(missing_ok=True)
+    folder = RunFolder(paths[0])
+    more = words if folder.config().data.fold.folds else ()
+    assert train_briefly(capsys, monkeypatch, tmp_path, "--data", "pictures", *more)[1] == 0
+    assert folder.result()["run_id"] == paths[0].name
+    draw(tmp_path / "photos", dark=40, bright=100)
+    draw(tmp_path / "photos", grey=128)
+    assert train_briefly(capsys, monkeypatch, tmp_path, "--data", "photos")[1] == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 3
+
+
+def test_the_best_epoch_is_kept_and_told(capsys, tmp_path):
+    words = ("train", "--data", "digits", "--model", "resnet8", "--epochs", "2", "--imbalance", "20")
+    words += ("--validation-fraction", "0.1", "--keep", "best")
+    printed, error, code = run(capsys, *words, "--runs", tmp_path, "--accelerator", "cpu")
+    assert code == 0, error
+    assert "digits: 388 training, 43 validation and 500 test images" in error
+    (path,) = tmp_path.iterdir()
+    kept = RunFolder(path).result()["kept_epoch"]
+    assert f"kept epoch {kept} of 2, the best on the validation images: balanced accuracy" in printed
+    printed, error, code = run(capsys, "evaluate", path, "--split", "validation")
+    assert (code, printed.splitlines()[0]) == (0, "validation images: 43"), error
+    draw(tmp_path / "photos", **{str(digit): 20 * digit for digit in range(10)})
+    printed, error, code = run(capsys, "evaluate", path, "--split", "validation", "--data", tmp_path / "photos")
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert "only those have validation images" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--keep", "best"), "keep best requires validation images (--validation-fraction): test images never choose"),
+        (("--keep", "first", "--validation-fraction", "0.1"), "keep cannot be 'first'"),
+        (("--validation-fraction", "1"), "validation_fraction must be at least 0 and below 1, got 1.0"),
+        (("--group-pattern", "x"), "digits has its own classes and test images"),
+        (("--set", "path_column=x"), "digits has its own classes and test images"),
+    ],
+)
+def test_bad_splits_are_one_line_and_leave_nothing(capsys, tmp_path, words, message):
+    printed, error, code = run(capsys, "train", "--data", "digits", "--runs", tmp_path / "runs", *words)
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert error.startswith(f"error: {message}")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_validation_images_need_a_run_that_has_them(capsys, tmp_path):
+    words = ("train", "--data", "digits", "--model", "resnet8", "--epochs", "1", "--imbalance", "20")
+    assert run(capsys, *words, "--runs", tmp_path, "--accelerator", "cpu")[2] == 0
+    (path,) = tmp_path.iterdir()
+    printed, error, code = run(capsys, "evaluate", path, "--split", "validation")
+    assert (printed, code, error) == ("", 2, "error: digits has no validation images: validation_fraction was 0\n")
+
+
 def test_lists_test_images_and_their_root_are_found_from_another_folder(capsys, tmp_path, monkeypatch):
     lines = []
     for name, shade in (("dark", 40), ("bright", 200)):
@@ -505,7 +640,7 @@ def test_lists_test_images_and_their_root_are_found_from_another_folder(capsys, 
             lines.append(f"{name}{place}.png {name}\n")
     for name, part in (("ours", lines[::2]), ("theirs", lines[1::2])):
         (tmp_path / f"{name}.txt").write_text("".join(part))
-    lists = ("--data", "ours.txt", "--test-data", "theirs.txt", "--set", "image_root=photos")
+    lists = ("--data", "ours.txt", "--set", "test_data=theirs.txt", "--set", "image_root=photos")
     error, code = train_briefly(capsys, monkeypatch, tmp_path, *lists)
     assert code == 0, error
     (path,) = (tmp_path / "runs").iterdir()

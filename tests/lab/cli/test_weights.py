@@ -3,9 +3,14 @@
 import csv
 import io
 import json
+import re
+import subprocess
+import sys
+from importlib import metadata
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 from longtail import class_weights, effective_number, long_tailed_counts
 from tests.lab.cli.test_data import run
@@ -46,8 +51,8 @@ def test_the_counts_of_cifar_are_known_without_its_files(capsys, tmp_path):
     ("words", "message"),
     [
         (["--max-count", "6000"], "max_count 6000 is more than the 5000 samples of class 0 (0)"),
-        (["--profile", "step"], "profile step would do nothing without an imbalance"),
-        (["--subset-seed", "3"], "subset_seed 3 would do nothing without an imbalance"),
+        (["--profile", "step"], "profile step requires an imbalance"),
+        (["--subset-seed", "3"], "subset_seed 3 requires an imbalance"),
         (["--class-depth", "2"], "cifar10 has its own classes and test images"),
     ],
 )
@@ -143,11 +148,11 @@ def test_classes_without_images_can_be_left_out(capsys, words):
         (["--counts", "99999999999999999999,5"], "a count must be a whole number, got '99999999999999999999'"),
         (["--counts", "nowhere.csv"], "nowhere.csv: No such file"),
         (["--labels", "nowhere.txt"], "nowhere.txt: No such file"),
-        (["--counts", "5,1", "--data", "digits"], "--counts and --data both say what the classes are"),
-        (["--counts", "5,1", "--imbalance", "10"], "options of a data set would do nothing without --data"),
+        (["--counts", "5,1", "--data", "digits"], "--counts and --data exclude each other"),
+        (["--counts", "5,1", "--imbalance", "10"], "options of a data set require --data"),
         (["--counts", "5,1", "--beta", "1.5"], "beta"),
         (["--counts", "5,1", "--scheme", "inverce"], "inverse"),
-        (["--counts", "5,1", "--scheme", "inverse", "--compare"], "scheme inverse would do nothing"),
+        (["--counts", "5,1", "--scheme", "inverse", "--compare"], "--scheme inverse and --compare exclude each other"),
         (["--counts", "5,1", "--csv", "--json"], "--csv and --json"),
         (["--data", "cifar11"], "cifar10"),
     ],
@@ -162,3 +167,73 @@ def test_no_labels_at_all_are_refused(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(" \n"))
     _, error, code = run(capsys, "weights")
     assert (code, error) == (2, "error: standard input holds no labels\n")
+
+
+def without_lab(*words, text=""):
+    """A process in which nothing of the extra lab can be imported."""
+    wanted = map(Requirement, metadata.requires("longtail"))
+    lab = {need.name for need in wanted if need.marker and need.marker.evaluate({"extra": "lab"})}
+    missing = sorted({name for name, packages in metadata.packages_distributions().items() if lab & {*packages}})
+    assert {"tyro", "rich", "PIL"} <= set(missing)
+    program = f"""
+import sys
+
+class Missing:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {missing}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Missing())
+import longtail_command
+longtail_command.main()
+"""
+    command = [sys.executable, "-c", program, *words]
+    finished = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    return finished.stdout, finished.stderr, finished.returncode
+
+
+@pytest.mark.parametrize("words", [["--compare"], ["--json", "--beta", "0.9", "--normalize", "samples"]], ids=" ".join)
+def test_weights_are_the_same_without_the_lab(capsys, words):
+    words = ["weights", "--counts", "5000,2997,0", "--absent", "ignore", *words]
+    assert without_lab(*words) == run(capsys, *words)
+
+
+def test_labels_are_read_from_standard_input_without_the_lab():
+    printed, error, code = without_lab("weights", "--csv", text="owl\ncat\nowl\n")
+    assert (printed.splitlines()[1].split(",")[:2], error, code) == (["cat", "1"], "", 0)
+
+
+def test_help_and_version_need_no_lab(capsys):
+    for words in (["--help"], ["--version"]):
+        assert without_lab(*words) == run(capsys, *words)
+    printed, error, code = without_lab("weights", "--help")
+    assert (error, code) == ("", 0)
+    with_lab = run(capsys, "weights", "--help")[0]
+    for name in ("counts", "labels", "scheme", "beta", "normalize", "absent", "compare", "csv", "json"):
+        assert f"--{name} " in printed
+        assert f"--{name} " in with_lab
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "--data", "digits"], r"\w+ is missing: pip install 'longtail\[lab\]'"),
+        (["weights", "--data", "digits"], "--data is unknown, or requires the extra lab: pip install"),
+        (["weights", "--counts", "5,x"], "--counts: a count must be a whole number, got 'x'"),
+    ],
+)
+def test_what_needs_the_lab_says_so_in_one_line(words, message):
+    printed, error, code = without_lab(*words)
+    assert (printed, code, error.count("\n")) == ("", 2, 1)
+    assert re.match(f"error: {message}", error)
+
+
+def test_names_are_escaped_cut_and_aligned(capsys, tmp_path):
+    path = tmp_path / "counts.csv"
+    path.write_text(f"\x1b[2Jowl,20\n猫猫,5\n{'x' * 200},4\n", encoding="utf-8")
+    printed, _, code = run(capsys, "weights", "--counts", path)
+    lines = printed.splitlines()
+    assert code == 0
+    assert lines[1].startswith("\\x1b[2Jowl ")
+    assert lines[3].startswith("x" * 63 + "…  ")
+    assert [len(line) for line in lines[:4]] == [len(lines[0]), len(lines[0]), len(lines[0]) - 2, len(lines[0])]

@@ -407,7 +407,7 @@ def test_a_refusal_is_one_line_with_address_and_reason(site, tmp_path, status, r
 def test_a_refusal_in_the_middle_says_where_the_next_call_goes_on(site, tmp_path):
     server = site(serving(limit=100_000), failing(503), serving())
     archive = archive_of(OWLS, server.url)
-    with pytest.raises(DataError, match=re.escape(f"goes on from the 100000 bytes in {part_of(tmp_path)}")):
+    with pytest.raises(DataError, match=re.escape(f"resumes from the 100000 bytes in {part_of(tmp_path)}")):
         fetch(archive, tmp_path)
     fetch(archive, tmp_path)
     assert_owls(tmp_path)

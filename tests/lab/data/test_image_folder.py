@@ -8,7 +8,7 @@ from PIL import Image
 
 from longtail import class_counts
 from longtail.lab.data import DataError, ImageFolderOptions, long_tailed_subset, open_dataset
-from longtail.lab.data.image_folder import stratified_part
+from longtail.lab.data.folds import held_out_part
 
 
 def draw(path, shade=0):
@@ -65,7 +65,7 @@ def test_a_class_with_one_image_is_trained_on_and_noted(tmp_path):
 @pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])
 def test_a_fraction_must_leave_something_on_both_sides(fraction):
     with pytest.raises(ValueError, match="test_fraction must be between 0 and 1"):
-        stratified_part(np.zeros(5, dtype=int), fraction, 0)
+        held_out_part(np.zeros(5, dtype=int), fraction, name="test_fraction")
 
 
 def test_nested_and_unicode_class_folders(tmp_path):

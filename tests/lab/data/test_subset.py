@@ -166,8 +166,9 @@ def test_the_first_half_of_a_step_is_equal_where_classes_are_not():
         ({"imbalance": 0}, "imbalance must be a finite number >= 1, got 0"),
         ({"imbalance": -3}, "imbalance must be a finite number >= 1, got -3"),
         ({"imbalance": float("nan")}, "imbalance must be a finite number >= 1, got nan"),
-        ({"profile": "step"}, "profile step would do nothing without an imbalance"),
-        ({"subset_seed": 3}, "subset_seed 3 would do nothing without an imbalance"),
+        ({"profile": "step"}, "profile step requires an imbalance"),
+        ({"subset_seed": 3}, "subset_seed 3 requires an imbalance"),
+        ({"class_order": "size"}, "class_order size requires an imbalance"),
     ],
 )
 def test_options_of_a_subset_are_refused_by_name(options, message):
@@ -178,3 +179,33 @@ def test_options_of_a_subset_are_refused_by_name(options, message):
 def test_a_data_set_can_be_given_for_its_labels():
     digits = open_dataset("digits")
     assert long_tailed_subset(digits.train, 10).sha256 == long_tailed_subset(digits.train.labels, 10).sha256
+
+
+@given(
+    counts=st.lists(st.integers(1, 60), min_size=2, max_size=12),
+    imbalance=st.floats(1, 60),
+    profile=st.sampled_from(["exponential", "step"]),
+)
+def test_classes_in_order_of_size_get_steeper_and_never_need_more_than_they_have(counts, imbalance, profile):
+    available = np.array(counts)
+    imbalance = min(imbalance, float(available.max()))
+    labels = np.repeat(np.arange(len(counts)), counts)
+    try:
+        subset = long_tailed_subset(labels, imbalance, profile=profile, class_order="size")
+    except ValueError:  # a step whose first half is smaller than the imbalance
+        assert profile == "step"
+        return
+    order = np.argsort(-available, kind="stable")
+    assert (np.bincount(labels[subset.indices], minlength=len(counts)) == subset.counts).all()
+    assert (subset.counts <= available).all()
+    assert (np.diff(subset.counts[order]) <= 0).all()
+    if profile == "exponential":
+        profile_counts = available.max() * float(imbalance) ** -(np.arange(len(counts)) / (len(counts) - 1))
+        expected = np.minimum(available[order], profile_counts)
+        assert (np.abs(subset.counts[order] - expected) <= 1).all()
+
+
+def test_classes_of_one_size_are_the_paper_s_in_either_order():
+    labels = shuffled_labels(10, 100)
+    by_label, by_size = (long_tailed_subset(labels, 10, class_order=order) for order in ("label", "size"))
+    assert (by_label.indices == by_size.indices).all()

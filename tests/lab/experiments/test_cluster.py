@@ -1,15 +1,23 @@
 """Sweeps on a real Ray cluster, whose workers and nodes are killed."""
 
+import contextlib
 import os
 import signal
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
+import torch
 
 from longtail.lab.config import ConfigError, RunOptions
-from longtail.lab.experiments import ExecutorOptions, run_sweep
-from longtail.lab.experiments.executors import RayExecutor, _too_large
+from longtail.lab.data.views import content_digests
+from longtail.lab.experiments import ExecutorOptions, prepare, run_sweep
+from longtail.lab.experiments.ray_executor import RayExecutor, _too_large
+from longtail.lab.models.features import clear_features
+from longtail.lab.recipes import retrained
+from longtail.lab.training import RunFolder, frozen, open_data, train
+from longtail.lab.training.frozen import FrozenBackbone
 from tests.lab.experiments.sweeps import epochs_done, freeze, small, starts, thaw, trained_here, wait_for, weights
 
 # Ray leaves sockets and processes to the end of the interpreter.
@@ -126,3 +134,64 @@ def test_a_run_larger_than_every_node_does_not_wait_for_ever(tmp_path):
 def test_a_cluster_that_is_not_there_is_one_clear_line(address):
     with pytest.raises(ConfigError, match=f"no Ray cluster at {address}"):
         RayExecutor(ExecutorOptions(executor="ray", address=address), RunOptions())
+
+
+def test_features_are_computed_on_a_cluster_and_a_killed_worker_costs_a_shard(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare, "SHARD_SIZE", 100)
+    parent = trained_parent(tmp_path)
+    dataset, _, config = open_data(retrained(RunFolder(parent).config(), str(parent), 2))
+    options = RunOptions(runs=tmp_path / "runs")
+    backbone = FrozenBackbone(config, dataset)
+    kills = []
+
+    def kill_once():
+        """The first worker that has written a shard."""
+        shards = list(backbone.store.folder.glob("*.safetensors"))
+        if shards and not kills:
+            kills.append(next((pid for pid in workers() if pid), None))
+            os.kill(kills[0], signal.SIGKILL)
+
+    with RayExecutor(ExecutorOptions(executor="ray"), options) as executor:
+        wait, finished = executor.wait, []
+
+        def killing(seconds):
+            found = wait(0.01)
+            finished.extend(found)
+            kill_once()
+            return found
+
+        monkeypatch.setattr(executor, "wait", killing)
+        prepare.prepare_features(config, dataset, options, executor)
+        assert kills
+        assert not backbone.missing()
+        assert len(finished) == sum(-(-len(part) // 100) for part in map(distinct, (dataset.train, dataset.test)))
+        monkeypatch.undo()
+        executor.submit("train", config)
+        ((_, _, outcome),) = executor.wait(120.0)
+    assert outcome.kind == "done", outcome.message
+    here = FrozenBackbone(config, dataset)
+    before = here.features(dataset.test)
+    clear_features()
+    frozen._stores.clear()
+    alone = FrozenBackbone(config, dataset)
+    alone.compute(workers=0)
+    torch.testing.assert_close(alone.features(dataset.test), before, rtol=1e-4, atol=1e-5)
+
+
+def trained_parent(folder):
+    frozen._stores.clear()
+    config = small(epochs=1)
+    train(config, RunOptions(runs=folder / "runs", accelerator="cpu"))
+    return folder / "runs" / config.run_id
+
+
+def distinct(images):
+    return set(content_digests(images))
+
+
+def workers():
+    """Processes of Ray that do, or did, a task of ours."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (folder / "cmdline").read_bytes().startswith(b"ray::_perform_on_cluster"):
+                yield int(folder.name)

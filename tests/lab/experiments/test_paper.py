@@ -65,7 +65,6 @@ def test_a_sweep_can_be_scaled():
     assert Counter(run.seed for run in runs) == {0: 25, 1: 25, 2: 25}
     for values, message in (
         ({"seeds": 0}, "seeds"),
-        ({"model": "resnet9"}, "resnet9"),
         ({"epochs": 0}, "epochs"),
         ({"batch_size": 0}, "batch_size"),
     ):

@@ -41,7 +41,7 @@ def result_of(config, classes=10, **metrics):
         "seconds": 3.0,
         "error": 25.0,
         "error_top5": 2.0,
-        "balanced_accuracy": 0.75,
+        "balanced_accuracy": 1 - metrics.get("error", 25.0) / 100,
         "many": 0.9,
         "medium": 0.6,
         "few": None,
@@ -107,6 +107,18 @@ def test_a_complete_run_is_a_row_of_all_it_was_and_gave(tmp_path):
     assert row["new_metric"] == 2.0
     assert "epoch" not in row
     assert row["published"] is None
+
+
+def test_the_rarest_quarter_of_a_run_that_did_not_keep_it_is_from_its_recalls(tmp_path):
+    folder = write_run(tmp_path, run_of(), classes=5, recall=[0.9, 0.8, None, 0.5, 0.1], precision=[0.5] * 5)
+    assert load_results(tmp_path)["rarest_quarter"].isna().all()  # without data.json nobody knows which they are
+    data = {"classes": list("abcde"), "train_counts": [90, 9, 2, 50, 8], "mean": [0], "std": [1]}
+    (folder / "data.json").write_text(json.dumps(data | {"image_shape": [1, 8, 8]}))
+    write_adjustment(folder, classes=5, recall=[0.9, 0.8, 0.5, 0.5, 0.3])
+    frame = load_results(tmp_path)
+    assert frame["rarest_quarter"].tolist() == [pytest.approx(0.1), pytest.approx((0.5 + 0.3) / 2)]
+    assert frame["macro_f1"].isna().all()
+    assert frame["precision"].tolist() == ["32-true"] * 2  # that of the training, and no list
 
 
 def test_the_published_error_is_beside_a_run_of_the_paper(tmp_path):

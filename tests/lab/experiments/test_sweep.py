@@ -229,7 +229,7 @@ def test_the_end_says_which_runs_failed(tmp_path):
     [
         ({"cpus_per_run": 0}, "cpus_per_run"),
         ({"gpus_per_run": 2.0}, "gpus_per_run must be from 0 to 1, got 2"),
-        ({"address": "auto"}, "address auto would do nothing"),
+        ({"address": "auto"}, 'address requires executor "ray"'),
     ],
 )
 def test_bad_options_are_refused_by_name(values, message):

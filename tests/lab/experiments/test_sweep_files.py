@@ -6,7 +6,7 @@ import pytest
 
 from longtail.lab.config import ConfigError, ModelConfig
 from longtail.lab.experiments import expand, read_sweep
-from longtail.lab.recipes import cifar, imagenet
+from longtail.lab.recipes import cifar, linear_probe
 
 
 def test_lists_are_swept_over_and_all_else_is_the_same():
@@ -33,7 +33,7 @@ def test_what_would_do_nothing_is_left_out_and_counted_once():
 
 def test_the_recipe_is_that_of_the_data_and_epochs_stretch_it():
     assert expand({"data": "cifar10", "epochs": [20, 40]})[1].optimizer == cifar(epochs=40).optimizer
-    assert expand({"data": "photos"})[0].optimizer == imagenet().optimizer
+    assert expand({"data": "photos"})[0].optimizer == linear_probe().optimizer
     assert expand({"data": "photos", "recipe": "cifar"})[0].optimizer == cifar().optimizer
     runs = expand({"milestones": [[1, 2], [3, 4]], "lr_decay": 0.5})
     assert [run.optimizer.milestones for run in runs] == [(1.0, 2.0), (3.0, 4.0)]

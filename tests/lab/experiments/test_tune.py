@@ -106,11 +106,11 @@ def by_beta(loss):
 
 def test_the_grid_is_the_papers_and_the_best_mean_wins(scored):
     result, executor = scored(noisy(by_beta, noise=0.0), prune=False)
-    assert len(result.candidates) == len({each.loss.slug for each in result.candidates}) == 25
+    assert len(result.candidates) == len({each.loss.slug for each in result.candidates}) == 26
     assert {each.loss.beta for each in result.candidates} == {None, 0.9, 0.99, 0.999, 0.9999}
     assert result.winner.loss.slug == "focal_1_0.999"
-    assert (result.runs, result.grid_runs) == (125, 125)
-    assert len(executor.trained) == 126
+    assert (result.runs, result.grid_runs) == (130, 130)
+    assert len(executor.trained) == 131
     means = [each.mean for each in result.candidates]
     assert means == sorted(means, reverse=True)
     best = result.candidates[0]
@@ -156,7 +156,7 @@ def test_what_failed_is_tried_again_by_the_next_call(scored):
     assert broken.winner.loss.beta == 0.9999
     repaired, executor = scored(score, prune=False)
     assert {config.loss.beta for config in executor.trained[:-1]} == {0.999}
-    assert [each.state for each in repaired.candidates] == ["complete"] * 25
+    assert [each.state for each in repaired.candidates] == ["complete"] * 26
     assert repaired.winner.loss.slug == "focal_1_0.999"
 
 
@@ -180,7 +180,7 @@ def test_tpe_searches_the_number_of_prototypes_and_gamma(scored):
     result, _ = scored(noisy(bump, noise=0.002), search="tpe", trials=30)
     assert 25 <= len(result.candidates) <= 30  # a loss that was drawn twice is there once
     plain = [each.loss for each in result.candidates if each.loss.weighting == "uniform"]
-    assert sorted(loss.name for loss in plain) == ["focal", "sigmoid", "softmax"]
+    assert sorted(loss.name for loss in plain) == ["focal", "logit_adjusted", "sigmoid", "softmax"]
     for each in result.candidates:
         assert each.loss in plain or 1 < 1 / (1 - each.loss.beta) <= 1e5 + 1
         assert (each.loss.gamma is not None) == (each.loss.name == "focal")
@@ -266,7 +266,7 @@ def test_a_dry_run_tells_the_cost_and_trains_nothing(tmp_path, monkeypatch):
     said = io.StringIO()
     console = Console(file=said, width=200)
     assert tune(configure, SearchOptions(), RunOptions(runs=tmp_path), console=console, dry_run=True) is None
-    assert said.getvalue().startswith("25 losses × 5 folds, 2 runs at a time; measuring …\nabout ")
+    assert said.getvalue().startswith("26 losses × 5 folds, 2 runs at a time; measuring …\nabout ")
     assert executor.trained == []
 
 
@@ -329,7 +329,10 @@ def test_a_grid_has_nothing_to_keep():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"losses": ("hinge",)}, "losses must be among softmax, sigmoid, focal, .*asymmetric, got hinge"),
+        (
+            {"losses": ("hinge",)},
+            "losses must be among softmax, sigmoid, focal, .*asymmetric, vector_scaling, got hinge",
+        ),
         ({"losses": ()}, "got none"),
         ({"betas": (1.5,)}, "betas"),
         ({"gammas": (-1.0,)}, "gammas"),

@@ -82,3 +82,17 @@ def test_evaluation_needs_no_group_and_a_constant_channel_no_variance():
     expected.load_state_dict(ours.state_dict())
     maps = torch.randn(4, 3, 2, 2)
     assert torch.equal(ours.eval()(maps), expected(maps))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "test_efficientnet"])
+def test_models_of_timm_compute_the_same_with_it(name):
+    torch.manual_seed(0)
+    images = torch.randn(4, 3, 64, 64)
+    ours, theirs = (build_model(name, 3) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    synchronise_batch_norms(ours)
+    assert any(isinstance(module, SyncBatchNorm2d) for module in ours.modules())
+    assert not any(
+        isinstance(module, nn.BatchNorm2d) for module in ours.modules() if "Sync" not in type(module).__name__
+    )
+    torch.testing.assert_close(ours(images), theirs(images), rtol=1e-3, atol=1e-4)

@@ -21,7 +21,7 @@ def advice_of(counts, prototypes, seed=0):
 @pytest.mark.parametrize("classes", [4, 60])
 def test_every_class_has_its_estimates(classes):
     advice = advice_of([300, 40, 2, 1] * (classes // 4), 100)
-    rows = rows_of(prototypes_per_class(advice), "kind", "rank")
+    rows = rows_of(prototypes_per_class(advice), "name", "rank")
     own = [row for row in rows if "low" in row]
     assert len(own) == len(rows) / 2 == classes
     assert [row["images"] for row in own] == sorted(advice.estimate.counts.tolist(), reverse=True)

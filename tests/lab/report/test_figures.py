@@ -14,7 +14,7 @@ from longtail.lab.config import ConfigError, LossConfig
 from longtail.lab.experiments import heatmap as heatmap_runs
 from longtail.lab.experiments import load_results, losses
 from longtail.lab.report import FIGURES, Inputs, figures, save
-from longtail.lab.report.figures.runs import one_experiment
+from longtail.lab.report.figures.runs import compared, one_experiment
 from longtail.lab.report.theme import COLOURS, GREY, WIDEST, palette, spec
 from longtail.lab.training import RunFolder
 from longtail.theory import expected_volume
@@ -77,12 +77,12 @@ def frame(runs):
 
 
 def test_the_term_is_the_reciprocal_of_the_effective_number():
-    rows = rows_of(figures.class_balanced_term([0.9, 0.999, 0.9, 1.0], max_count=500), "term", "n", "line")
-    lines = {row["line"] for row in rows}
+    rows = rows_of(figures.class_balanced_term([0.9, 0.999, 0.9, 1.0], max_count=500), "term", "n", "name")
+    lines = {row["name"] for row in rows}
     counts = sorted({row["n"] for row in rows})
     assert (lines, counts[0], counts[-1]) == ({"β 0.9", "β 0.999", "1/n"}, 1, 500)
     for row in rows:
-        beta = {"β 0.9": 0.9, "β 0.999": 0.999, "1/n": 1.0}[row["line"]]
+        beta = {"β 0.9": 0.9, "β 0.999": 0.999, "1/n": 1.0}[row["name"]]
         assert row["term"] == pytest.approx(1 / effective_number(row["n"], beta)), row
 
 
@@ -90,13 +90,13 @@ def test_the_term_is_the_reciprocal_of_the_effective_number():
     ("dataset", "classes", "most"), [("cifar10", 10, 5000), ("cifar20", 20, 2500), ("cifar100", 100, 500)]
 )
 def test_the_tails_are_those_of_the_paper(dataset, classes, most):
-    rows = rows_of(figures.long_tailed_counts(dataset), "imbalance")
+    rows = rows_of(figures.long_tailed_counts(dataset), "images")
     assert len(rows) == 5 * classes
     for row in rows:
-        if row["class"] == 1:
+        if row["rank"] == 1:
             assert row["images"] == most
-        if row["class"] == classes:
-            assert row["images"] == int(most / float(row["imbalance"]))
+        if row["rank"] == classes:
+            assert row["images"] == int(most / float(row["name"]))
     with pytest.raises(ValueError, match="digits"):
         figures.long_tailed_counts("digits")
 
@@ -104,8 +104,8 @@ def test_the_tails_are_those_of_the_paper(dataset, classes, most):
 def test_effective_numbers_are_in_the_order_of_counts():
     rows = rows_of(figures.effective_numbers(COUNTS, [0.99], title="Mine"), "effective")
     for name, beta in (("0.99", 0.99), ("1 (images)", 1.0)):
-        line = [row for row in rows if row["β"] == name]
-        assert [row["class"] for row in line] == list(range(1, 11))
+        line = [row for row in rows if row["name"] == name]
+        assert [row["rank"] for row in line] == list(range(1, 11))
         assert [row["images"] for row in line] == sorted(COUNTS, reverse=True)
         assert [row["effective"] for row in line] == pytest.approx(effective_number(sorted(COUNTS)[::-1], beta))
     with pytest.raises(ValueError, match="class 1"):
@@ -115,12 +115,12 @@ def test_effective_numbers_are_in_the_order_of_counts():
 def test_thousands_of_classes_become_hundreds_of_points():
     rows = rows_of(figures.effective_numbers(np.arange(8000, 0, -1), [0.9]), "effective")
     assert len(rows) <= 800
-    assert {1, 8000} <= {row["class"] for row in rows}
+    assert {1, 8000} <= {row["rank"] for row in rows}
 
 
 def test_weights_of_all_schemes():
     rows = rows_of(figures.scheme_weights([10, 100], beta=0.9), "weight")
-    found = {(row["weights"], row["images"]): row["weight"] for row in rows}
+    found = {(row["name"], row["images"]): row["weight"] for row in rows}
     assert len(found) == 8
     expected = class_weights([100, 10], beta=0.9)
     assert [found["β 0.9", 100], found["β 0.9", 10]] == pytest.approx(expected)
@@ -165,44 +165,53 @@ def test_the_heatmap_marks_the_best_of_each_column(tmp_path):
             write_run(tmp_path, replace(config, seed=seed), error=error)
     chart = figures.heatmap(load_results(tmp_path))
     rows = rows_of(chart, "best")
-    assert {(row["name"], row["column"]): row["error"] for row in rows} == pytest.approx(
+    assert {(row["method"], row["column"]): row["error"] for row in rows} == pytest.approx(
         {key: np.mean(values) for key, values in errors.items()}
     )
     for column in ("200", "100", "50", "20", "10"):
-        cells = {row["name"]: row for row in rows if row["column"] == column}
+        cells = {row["method"]: row for row in rows if row["column"] == column}
         assert len(cells) == 25
         (best,) = (name for name, row in cells.items() if row["best"])
         assert best == min(cells, key=lambda name: cells[name]["error"])
         assert (cells[best]["share"], max(row["share"] for row in cells.values())) == (0, 1)
-        assert cells[best]["ink"] == "#000000"
-        assert max(cells.values(), key=lambda row: row["share"])["ink"] == "#ffffff"
+        assert cells[best]["text"] == f"{cells[best]['error']:.1f}"  # as tables round it
     encoding = chart.to_dict()["layer"][0]["encoding"]
     assert encoding["y"]["sort"] == [loss.title for loss in losses()]
     assert encoding["x"]["sort"] == ["200", "100", "50", "20", "10"]
     # One imbalance more would be a figure of its own: the errors over β are of one.
-    with pytest.raises(ConfigError, match=r"differ in imbalance \(10, 100, 20, 200, …\)"):
+    with pytest.raises(ConfigError, match="the runs are of 5 experiments: choose one, such as imbalance=10"):
         figures.error_over_beta(load_results(tmp_path))
 
 
-def test_text_on_every_shade_of_the_heatmap_can_be_read():
-    from longtail.lab.report.figures.errors import _cells, _luminance
+def luminance(colour):
+    """As the Web Content Accessibility Guidelines have it."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
-    cells = _cells([{"column": "50", "error": float(error)} for error in range(101)])
-    for cell in cells:
-        light, dark = sorted([_luminance(cell["fill"]), _luminance(cell["ink"])], reverse=True)
+
+def test_text_on_every_shade_of_the_heatmap_can_be_read(tmp_path):
+    for place, loss in enumerate(losses()):
+        write_run(tmp_path / "runs", run_of(loss), error=20.0 + place)
+    (path,) = save(figures.heatmap(load_results(tmp_path / "runs")), tmp_path, "heatmap", ["svg"])
+    text = path.read_text()
+    cells = re.findall(r'aria-roledescription="rect mark"[^>]* fill="(rgb[^"]*)"', text)
+    inks = re.findall(r'aria-roledescription="text mark"[^>]* fill="#(0|f)', text)
+    assert len(cells) == len(inks) == 25
+    for cell, ink in zip(cells, inks, strict=True):
+        light, dark = sorted([luminance(cell), 1.0 if ink == "f" else 0.0], reverse=True)
         assert (light + 0.05) / (dark + 0.05) > 4.5
 
 
 def test_recalls_are_in_the_order_of_counts_with_names_whole(frame):
-    chart = figures.recall_per_class(frame, STRANGE, COUNTS)
+    chart = figures.recall_per_class(frame, STRANGE, COUNTS, PLAIN_FOCAL.title, FOCAL.title)
     rows = rows_of(chart, "recall", "label")
-    assert {row["name"] for row in rows} == {"no class weights", "β 0.999"}  # of the focal loss, which is the best
     order = np.argsort([-count for count in COUNTS], kind="stable")
-    for loss, name in ((PLAIN_FOCAL, "no class weights"), (FOCAL, "β 0.999")):
+    for name in (PLAIN_FOCAL.title, FOCAL.title):
         line = [row for row in rows if row["name"] == name]
         assert [row["class"] for row in line] == [STRANGE[place] for place in order]
         assert [row["images"] for row in line] == sorted(COUNTS, reverse=True)
-        expected = np.mean(frame[frame["method"] == loss.title]["recall"].tolist(), axis=0)[order] * 100
+        expected = np.mean(frame[frame["method"] == name]["recall"].tolist(), axis=0)[order] * 100
         assert [row["recall"] for row in line] == pytest.approx(expected)
     assert len({row["label"] for row in rows}) == 10  # though two classes have the same name
     with pytest.raises(ConfigError, match="recalls of 10 classes, but there are 2"):
@@ -217,7 +226,7 @@ def test_neighbours_stand_together_where_there_are_many_classes(tmp_path):
         recall = [None, *(counts[1:] / 250 + shift).tolist()]
         write_run(tmp_path, run_of(loss), error=30 - shift, recall=recall)
     rows = rows_of(figures.recall_per_class(load_results(tmp_path), [f"c{i}" for i in range(200)], counts), "most")
-    plain = [row for row in rows if row["name"] == "no class weights"]
+    plain = [row for row in rows if row["name"] == "softmax"]
     assert len(plain) == 40
     assert plain[0]["recall"] == pytest.approx(100 * counts[1:5].mean() / 250)  # the class that has none is left out
     assert plain[-1]["recall"] == pytest.approx(100 * counts[-5:].mean() / 250)
@@ -228,7 +237,7 @@ def test_losses_are_told_apart_by_what_is_not_usual(tmp_path):
     own = [{"name": "ldam", "scale": 20.0}, {"name": "ldam"}, {"name": "softmax_focal", "gamma": 1.0}, {}]
     for values in own:
         write_run(tmp_path, run_of(LossConfig(**values)))
-    names = list(one_experiment(load_results(tmp_path))["name"])
+    names = list(one_experiment(load_results(tmp_path))["method"])
     assert names == ["softmax", "softmax focal, γ 1", "LDAM, scale 20", "LDAM"]
 
 
@@ -238,7 +247,7 @@ def test_groups_that_have_no_class_are_left_out(frame):
     few = frame[frame["method"] == "softmax"]["few"] * 100
     (row,) = (row for row in rows if row["group"].startswith("few") and row["name"] == "softmax")
     assert (row["recall"], row["spread"]) == pytest.approx((few.mean(), few.std()))
-    assert not row["weighted"]
+    assert row["text"] == f"{100 * (few / 100).mean():.1f}"
     rows = rows_of(figures.group_recalls(frame.assign(medium=float("nan"))), "group")
     assert {row["group"].split(":")[0] for row in rows} == {"many", "few"}
     with pytest.raises(ConfigError, match="needs runs with recalls of groups"):
@@ -246,8 +255,8 @@ def test_groups_that_have_no_class_are_left_out(frame):
 
 
 def test_calibration_adds_up_the_images_of_all_seeds(frame):
-    rows = rows_of(figures.calibration(frame), "share")
-    plain = [row for row in rows if row["name"].startswith("no class weights")]
+    rows = rows_of(figures.calibration(frame, "focal, γ 0.5", "softmax"), "share")
+    plain = [row for row in rows if row["name"].startswith("focal")]
     tables = np.nan_to_num(np.array(frame[frame["method"] == "focal, γ 0.5"]["calibration"].tolist(), dtype=float))
     images = tables[:, :, 0].sum(axis=0)
     assert [row["images"] for row in plain] == images.tolist()
@@ -255,8 +264,7 @@ def test_calibration_adds_up_the_images_of_all_seeds(frame):
     right = (tables[:, :, 0] * tables[:, :, 2]).sum(axis=0)
     there = [row["accuracy"] for row in plain if row["images"]]
     assert there == pytest.approx(100 * (right / np.maximum(images, 1))[images > 0])
-    gaps = (tables[:, :, 0] * np.abs(tables[:, :, 1] - tables[:, :, 2])).sum(axis=1) / tables[:, :, 0].sum(axis=1)
-    assert plain[0]["name"] == f"no class weights: {100 * gaps.mean():.1f}%"  # of each seed, as in tables
+    assert plain[0]["name"] == "focal, γ 0.5: 5.0%"  # the mean of the seeds, as in tables
     with pytest.raises(ConfigError, match="none of the runs has a calibration"):
         figures.calibration(frame.assign(calibration=None))
 
@@ -278,14 +286,34 @@ def test_training_curves_have_every_seed(runs, frame):
     assert len(figures.load_epochs(alone, load_results(alone))) == 5
 
 
-def test_of_many_losses_the_curves_are_of_the_best_and_its_partner(tmp_path):
+def test_of_many_methods_the_curves_are_of_the_baseline_and_the_best(tmp_path):
     for place, loss in enumerate(losses(gammas=(0.5,))):
-        write_whole_run(tmp_path, run_of(loss), 40.0 - (loss.slug == "sigmoid_0.99") - place / 100)
-    chart = figures.training_curves(figures.load_epochs(tmp_path, load_results(tmp_path)))
-    assert "best of 12 by test error" in " ".join(chart.to_dict()["title"]["subtitle"])
-    rows = rows_of(chart, "epoch")
-    assert {row["run"].split("-")[3] for row in rows} == {"sigmoid", "sigmoid_0.99"}
-    assert {row["name"] for row in rows} == {"no class weights", "β 0.99"}
+        best = 0.1 * (loss.slug == "sigmoid_0.99")
+        write_whole_run(tmp_path, run_of(loss), 40.0, balanced_accuracy=0.5 + best + place / 1000)
+    epochs = figures.load_epochs(tmp_path, load_results(tmp_path))
+    rows = rows_of(figures.training_curves(epochs), "epoch")
+    assert {row["name"] for row in rows} == {"softmax", "class-balanced sigmoid, β 0.99"}
+    rows = rows_of(figures.training_curves(epochs, candidate="sigmoid"), "epoch")
+    assert {row["name"] for row in rows} == {"softmax", "sigmoid"}
+
+
+def test_few_epochs_have_a_tick_each(tmp_path):
+    write_whole_run(tmp_path, run_of(PLAIN), 30.0)
+    chart = figures.training_curves(figures.load_epochs(tmp_path, load_results(tmp_path))).to_dict()
+    assert chart["encoding"]["x"]["axis"]["values"] == [1, 2, 3, 4, 5]
+
+
+def test_the_baseline_is_plain_and_the_candidate_the_best_whatever_its_loss(tmp_path):
+    balanced, adjusted = LossConfig(name="logit_adjusted"), LossConfig(weighting="inverse")
+    for loss, accuracy in ((PLAIN, 0.5), (FOCAL, 0.6), (balanced, 0.8), (adjusted, 0.7)):
+        write_run(tmp_path, run_of(loss), balanced_accuracy=accuracy)
+    runs = one_experiment(load_results(tmp_path))
+    assert list(compared(runs)["method"]) == ["softmax", "balanced softmax"]
+    assert list(compared(runs, candidate="softmax")["method"]) == ["balanced softmax", "softmax"]
+    assert list(compared(runs, FOCAL.title, "softmax")["method"]) == [FOCAL.title, "softmax"]
+    assert list(compared(runs[runs["method"] == FOCAL.title])["method"]) == [FOCAL.title]
+    with pytest.raises(ValueError, match="did you mean 'softmax'"):
+        compared(runs, "softmox")
 
 
 def test_missing_values_are_no_reason_to_fail(tmp_path):
@@ -303,22 +331,12 @@ def test_missing_values_are_no_reason_to_fail(tmp_path):
     assert all(np.isfinite(row["recall"]) for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("figure", "losses_there", "message"),
-    [
-        (figures.error_over_beta, [PLAIN], "there are none with a β"),
-        (figures.error_over_beta, [FOCAL], "there are none without weights"),
-        (figures.error_over_beta, [PLAIN, FOCAL], "there are none of the same loss"),
-        (figures.calibration, [FOCAL], "nothing to compare: no complete run without class weights"),
-        (figures.calibration, [PLAIN], "nothing to compare: no complete run with class weights"),
-        (figures.calibration, [PLAIN, FOCAL], "no loss has complete runs both with and without class weights"),
-    ],
-)
-def test_what_has_nothing_to_show_says_what_is_missing(tmp_path, figure, losses_there, message):
+@pytest.mark.parametrize("losses_there", [[PLAIN], [FOCAL], [PLAIN, FOCAL]])
+def test_errors_over_beta_need_a_loss_with_and_without(tmp_path, losses_there):
     for loss in losses_there:
         write_whole_run(tmp_path, run_of(loss), 25.0)
-    with pytest.raises(ConfigError, match=message):
-        figure(load_results(tmp_path))
+    with pytest.raises(ConfigError, match="needs a loss with complete runs both without class weights and with a β"):
+        figures.error_over_beta(load_results(tmp_path))
 
 
 def test_two_lists_of_betas_are_two_losses_and_not_two_seeds(tmp_path):
@@ -327,36 +345,34 @@ def test_two_lists_of_betas_are_two_losses_and_not_two_seeds(tmp_path):
     write_whole_run(tmp_path, run_of(one), 25.0)
     write_whole_run(tmp_path, run_of(one, seed=1), 25.0)
     rows = rows_of(figures.group_recalls(load_results(tmp_path)), "name", "seeds")
-    assert {row["name"]: row["seeds"] for row in rows} == {"no class weights": 1, "β per class": 2}
+    assert {row["name"]: row["seeds"] for row in rows} == {"softmax": 1, one.title: 2}
     write_whole_run(tmp_path, run_of(other), 20.0)
-    frame = load_results(tmp_path)
-    rows = rows_of(figures.group_recalls(frame), "name", "seeds")
-    seeds = {"no class weights": 1, "β per class (1 of 2)": 2, "β per class (2 of 2)": 1}
+    rows = rows_of(figures.group_recalls(load_results(tmp_path)), "name", "seeds")
+    seeds = {"softmax": 1, f"{one.title}, betas (1 of 2)": 2, f"{one.title}, betas (2 of 2)": 1}
     assert {row["name"]: row["seeds"] for row in rows} == seeds
-    best = figures.runs.best_pair(figures.runs.one_experiment(frame))
-    assert best["error"].tolist() == [30.0, 20.0]
 
 
 def test_runs_of_several_experiments_are_never_mixed(tmp_path):
     write_run(tmp_path, run_of(PLAIN))
     write_run(tmp_path, run_of(BALANCED, model="resnet8"))
-    with pytest.raises(ConfigError, match=r"the runs differ in model \(resnet32, resnet8\)"):
-        figures.group_recalls(load_results(tmp_path))
-    other = run_of(PLAIN)
+    write_run(tmp_path, run_of(BALANCED, model="resnet8", imbalance=20.0))
     frame = load_results(tmp_path)
-    write_run(tmp_path, replace(other, optimizer=replace(other.optimizer, lr=0.4)))
+    write_run(tmp_path, run_of(PLAIN, model="resnet8"))
     frame = load_results(tmp_path)
-    with pytest.raises(ConfigError, match=r"the runs differ in lr \(0.1, 0.4\)"):
-        figures.group_recalls(frame[frame["model"] == "resnet32"])
+    message = "the runs are of 3 experiments: choose one, such as imbalance=50 model=resnet8$"
+    with pytest.raises(ConfigError, match=message):
+        figures.group_recalls(frame)
+    figures.group_recalls(frame[(frame["model"] == "resnet8") & (frame["imbalance"] == 50)])
 
 
 def test_no_two_lines_differ_by_colour_alone():
-    names = ["a", "b", "no class weights", "c"]
-    scales = {name: scale.to_dict() for name, scale in palette(names).items()}
+    names = ["softmax", "a", "b", "c"]
+    scales = {name: scale.to_dict() for name, scale in palette(names, order=names).items()}
     for scale in scales.values():
         assert scale["domain"] == names
         assert len({str(value) for value in scale["range"]}) == 4
-    assert scales["color"]["range"][2] == GREY
+    assert scales["color"]["range"][0] == GREY
+    assert palette(["b"], order=names)["color"].range == [scales["color"]["range"][2]]  # the same in every figure
     with pytest.raises(ConfigError, match="8 lines cannot be told apart: at most 7"):
         palette([str(place) for place in range(len(COLOURS) + 1)])
 
@@ -374,9 +390,7 @@ def test_long_names_leave_a_figure_narrow(tmp_path):
         (path,) = save(chart, tmp_path / "out", str(place), ["svg"])
         assert float(ElementTree.parse(path).getroot().get("width")) <= WIDEST
     rows = rows_of(made[0], "column")
-    assert {row["name"] for row in rows} == {
-        "no class weights", "β 0.999, normalised over samples", "1/√n weights",
-    }  # fmt: skip
+    assert {row["method"] for row in rows} == set(frame["method"])
     assert {row["column"] for row in rows} == {"200", "100", "50", "20", "10", "as it is"}
 
 
@@ -400,8 +414,12 @@ def test_an_adjustment_has_no_training_curve_of_its_own(tmp_path):
     frame = load_results(tmp_path)
     assert len(frame) == 4
     assert len(figures.load_epochs(tmp_path, frame)) == 2 * 5
-    with pytest.raises(ConfigError, match=r"the runs differ in adjustment \(none, tau_norm_1\)"):
-        figures.group_recalls(frame)
+    rows = rows_of(figures.group_recalls(frame), "name")  # beside its run
+    assert {row["name"] for row in rows} == {
+        "softmax",
+        "softmax, τ-norm τ 1",
+        *(f"{BALANCED.title}{part}" for part in ("", ", τ-norm τ 1")),
+    }
 
 
 @pytest.mark.parametrize("name", FIGURES)

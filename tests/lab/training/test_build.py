@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from longtail import ClassBalancedLoss, NormedLinear
+from longtail import ClassBalancedLoss, NormedLinear, class_weights
 from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunConfig
 from longtail.lab.models import build_model
 from longtail.lab.training.build import build_loss, build_network, build_optimizer, build_order, open_data
@@ -51,6 +52,27 @@ def test_the_loss_of_a_run_is_that_of_the_library_with_the_counts_of_its_images(
     found = build_loss(config, counts)(30 * logits if loss == "ldam" else logits, labels)
     expected = ClassBalancedLoss(counts, loss, 0.9, reduction="sum")(logits, labels)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("beta", [None, 0.9])
+def test_a_class_without_images_has_no_weight_and_leaves_the_others_as_they_are(loss, beta):
+    """As where a group-aware fold holds out all of a class."""
+    config = RunConfig(loss=LossConfig(name=loss, beta=beta))
+    logits, labels = torch.randn(6, 4), torch.arange(6) % 3
+    criterion = build_loss(config, np.array([90, 9, 3, 0]))
+    assert criterion.class_weight[3] == 0
+    scheme = "uniform" if beta is None else "effective"
+    torch.testing.assert_close(criterion.class_weight[:3], torch.tensor(class_weights([90, 9, 3], scheme, 0.9)).float())
+    if loss == "ldam":
+        margins = 0.5 * 30 * (3 / np.array([90.0, 9, 3])) ** 0.25
+        expected = sum(
+            float(criterion.class_weight[label])
+            * -torch.log_softmax(row - margins[label] * torch.eye(4)[label], 0)[label]
+            for row, label in zip(logits, labels.tolist(), strict=True)
+        )
+        torch.testing.assert_close(criterion(logits, labels), expected.float())
+    assert criterion(logits, labels).isfinite()
 
 
 @pytest.mark.parametrize("loss", LOSSES)

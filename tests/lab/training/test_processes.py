@@ -1,5 +1,6 @@
 """What several processes do together, seen from one of them."""
 
+import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -106,6 +107,37 @@ def test_metrics_are_summed_once():
     assert metrics.compute(lambda sums: total(fabric, sums))["error"] == 50
     assert metrics.total.tolist() == [4, 0]
     assert fabric.sums == 1
+
+
+GATHERING = """
+import json, sys
+import numpy as np, torch
+from functools import partial
+from longtail.lab.training.metrics import ClassifierMetrics
+from longtail.lab.training.processes import gathered, make_fabric, total
+
+fabric = make_fabric("32-true", "cpu")
+generator = torch.Generator().manual_seed(0)
+labels, logits = torch.randint(0, 5, (31,), generator=generator), torch.randn(31, 5, generator=generator)
+metrics = ClassifierMetrics(np.array([9, 8, 7, 6, 5]), "softmax")
+for part in (torch.arange(31).chunk(3)[fabric.global_rank::fabric.world_size]):  # 11 and 20 images, or all of them
+    metrics.update(logits[part], labels[part])
+found = metrics.compute(partial(total, fabric), partial(gathered, fabric))
+if fabric.is_global_zero:
+    print(json.dumps(found))
+"""
+
+
+def test_several_processes_have_the_metrics_and_the_confusion_matrix_of_one(tmp_path):
+    script = tmp_path / "gathering.py"
+    script.write_text(GATHERING)
+    started = [[sys.executable, str(script)]]
+    started += [[sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]]
+    one, two = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for command in started)
+    alone, together = json.loads(one), json.loads(two)
+    assert sum(images for _, _, images in alone["confusion"]) == 31
+    for name in ("confusion", "recall", "precision", "f1", "macro_f1", "rarest_quarter", "recall_interval"):
+        assert together[name] == alone[name]
 
 
 def test_a_folder_that_the_first_process_cannot_have_ends_all_of_them(tmp_path):

@@ -534,7 +534,12 @@ def test_a_folder_that_is_deleted_with_the_last_write_has_no_result(tmp_path, mo
 def test_a_folder_that_is_deleted_while_a_file_is_written_is_one_clear_line(tmp_path, monkeypatch):
     config = small_config(epochs=1)
     path = tmp_path / config.run_id
-    before(monkeypatch, os, "fsync", lambda: shutil.rmtree(path), call=3)
+
+    def delete():
+        while path.exists():  # a thread may be writing another file there
+            shutil.rmtree(path, ignore_errors=True)
+
+    before(monkeypatch, os, "fsync", delete, call=3)
     with pytest.raises(TrainingError, match=rf"cannot write {path}/\w+\.\w+: No such file or directory$"):
         train(config, RunOptions(runs=tmp_path))
     assert not path.exists()

@@ -18,6 +18,7 @@ from longtail.lab.training import RunFolder, TrainingError, evaluate_run, evalua
 from longtail.lab.training.build import open_data
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from longtail.lab.training.loop import evaluate_network
+from longtail.lab.training.metrics import DETAILS, without_details
 from tests.lab.training.runs import error_of, finish, small_config, start
 
 TIMES = ("seconds", "images_per_second")
@@ -87,6 +88,20 @@ def test_an_end_between_two_files_loses_no_epoch(tmp_path, monkeypatch, place):
         monkeypatch.setattr(owner, place, write)
         path = train(config, RunOptions(runs=runs))
         assert [line["epoch"] for line in RunFolder(path).metrics()] == [1, 2, 3]
+
+
+def test_a_run_killed_before_its_result_has_all_of_it(tmp_path, monkeypatch):
+    """Lines of epochs do not have the confusion matrix: after the last one, the run is tested again."""
+    config = small_config(epochs=2)
+    whole = RunFolder(train(config, RunOptions(runs=tmp_path / "whole"))).result()
+    finish_run = RunFolder.finish
+    monkeypatch.setattr(RunFolder, "finish", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(config, RunOptions(runs=tmp_path / "runs"))
+    monkeypatch.setattr(RunFolder, "finish", finish_run)
+    path = train(config, RunOptions(runs=tmp_path / "runs"))
+    final = RunFolder(path).result()["final"]
+    assert {name for name in final if final[name] != whole["final"][name]} <= set(TIMES)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -215,11 +230,25 @@ def test_the_run_folder_holds_what_is_needed_to_understand_it(reference):
     assert list(reference.glob("events.out.tfevents.*"))
     result, epochs = folder.result(), folder.metrics()
     assert [line["epoch"] for line in epochs] == list(range(1, 7))
-    assert result["final"] == epochs[-1]
+    assert without_details(result["final"]) == epochs[-1]
+    assert set(result["final"]) - set(epochs[-1]) == set(DETAILS)
+    assert sum(images for _, _, images in result["final"]["confusion"]) == 500
+    assert len(folder.result_file.read_text().splitlines()) < 50  # a list is a line
     assert result["run_id"] == reference.name == folder.config().run_id
     assert result["versions"]["torch"] == torch.__version__.split("+")[0] or "+" in result["versions"]["torch"]
     expected = {"epoch", "train_loss", "lr", "images_per_second", "seconds", "error", "error_top5"}
-    expected |= {"balanced_accuracy", "many", "medium", "few", "nll", "calibration_error", "calibration", "recall"}
+    expected |= {
+        "balanced_accuracy",
+        "macro_f1",
+        "many",
+        "medium",
+        "few",
+        "rarest_quarter",
+        "nll",
+        "calibration_error",
+        "calibration",
+        "recall",
+    }
     assert set(epochs[0]) == expected
     assert epochs[-1]["error"] < 60
     assert folder.data()["classes"] == list("0123456789")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from shlex import quote
@@ -21,8 +22,7 @@ Train classifiers on long-tailed data with the class-balanced loss.
 Start here:
   longtail demo                            see it work: about a minute, nothing to download
   longtail weights --counts 5000,500,50    class weights for your own training loop
-  longtail tune --data photos/ --model resnet18 --batch-size 64
-                                           the best loss for your images, one folder per class
+  longtail tune --data photos/             the best loss for your images, one folder per class
 
 Commands:
 {commands}
@@ -38,14 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
-    # A shell can close them: what is said then is said to nobody.
+    # A shell can close them: then output goes nowhere.
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A β is no reason to fail where only ASCII can be shown.
             stream.reconfigure(errors="replace")
-    with one_line_errors(debug):
+    with one_line_errors(debug), one_line_warnings():
         if given == ["--version"]:
             sys.stdout.write(f"longtail {longtail.__version__}\n")
         else:
@@ -70,14 +70,32 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
         code = getattr(error, "exit_code", 2 if isinstance(error, (ValueError, OSError)) else None)
         if debug or code is None:
             raise
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else _said(error)
+        text = (
+            f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else _message(error)
+        )
         if code != 130 or is_first_process():
             sys.stderr.write(f"{'' if code == 130 else 'error: '}{escaped(' '.join(text.split()))}\n")
         sys.exit(code)
 
 
-def _said(error: Exception) -> str:
-    """What an error says: of fields that flags set, in flags, and with the command that resumes an unfinished run."""
+@contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """Show warnings as errors are shown: one line, without the code that they come from."""
+
+    def show(message: Warning | str, *_: object) -> None:
+        if is_first_process():
+            sys.stderr.write(f"warning: {escaped(' '.join(str(message).split()))}\n")
+
+    before = warnings.showwarning
+    warnings.showwarning = show  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
+
+
+def _message(error: Exception) -> str:
+    """The message of an error: fields that flags set as flags, and with the command that resumes an unfinished run."""
     try:
         from longtail.lab.cli.arguments import in_flags
         from longtail.lab.config import FileError
@@ -113,4 +131,8 @@ def _run(arguments: list[str]) -> None:
         package = (missing.name or "").split(".")[0]
         if package == "longtail":
             raise
+        if arguments[:1] == ["weights"]:
+            from longtail.lab.cli.class_weights import weights_without_lab
+
+            return weights_without_lab(arguments[1:])
         raise ValueError(f"{package} is missing: pip install 'longtail[lab]'") from None

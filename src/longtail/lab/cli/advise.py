@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table
 from tyro.conf import OmitArgPrefixes, arg
 
 from longtail._checks import check_choice, check_in_unit_interval
@@ -137,6 +136,8 @@ def _finite(value: Any) -> Any:
 
 
 def _show(advice: Advice, config: RunConfig, data_dir: Path | None) -> None:
+    from longtail.lab.report.tables import text_table
+
     estimate, out = advice.estimate, console()
     out.print(
         f"{advice.name}: {advice.features}; the radius of a prototype, {estimate.radius:.4g}, is quantile "
@@ -145,10 +146,9 @@ def _show(advice: Advice, config: RunConfig, data_dir: Path | None) -> None:
     )
     out.print()
     content = _content(advice, config, data_dir)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=32)
-    for title in ("images", "alone", "N̂", f"{estimate.level:.0%} interval", "β̂", "N shrunken", "Ê", "weight"):
-        table.add_column(title, justify="right", no_wrap=True)
+    titles = ("images", "alone", "N̂", f"{estimate.level:.0%} interval", "β̂", "N shrunken", "Ê", "weight")
+    table = text_table(("class", *titles), [], numeric=titles).to_rich()
+    table.columns[0].max_width, table.columns[0].overflow = 32, "ellipsis"
     rows = content["classes"]
     print_classes(out, table, rows, lambda row: [row["class"], *_cells(row)])
     if not any(row["alone"] for row in rows):

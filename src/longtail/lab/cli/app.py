@@ -1,21 +1,21 @@
-"""All commands, each imported only when it is called: who asks for weights does not wait for what trains."""
+"""All commands, each imported only when it is called: who asks for weights does not wait for what trains.
+
+The parser is imported late, too: ``longtail --help`` works without the extra ``lab``.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import tyro
-from tyro.conf import DisallowNone
-from tyro.extras import SubcommandApp
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from longtail._checks import check_choice
 
-__all__ = ["COMMANDS", "make_app", "run"]
+if TYPE_CHECKING:
+    from tyro.extras import SubcommandApp
 
-CONFIG = (DisallowNone,)
+__all__ = ["COMMANDS", "make_app", "run"]
 
 
 class Command(NamedTuple):
@@ -30,12 +30,13 @@ COMMANDS: Mapping[str, Command] = {
     "demo": Command("demo", "demo_command", "train on long-tailed digits, plain and class-balanced: about a minute"),
     "weights": Command("weights", "weights_command", "effective numbers and class weights of your counts or labels"),
     "advise": Command("advise", "advise_command", "β from your images: how many prototypes each class has"),
-    "data": Command("data", "COMMANDS", "data sets: list, show, check, fetch"),
+    "data": Command("data", "COMMANDS", "data sets: list, show, check, fetch; cache of features"),
     "train": Command("train", "train_command", "train a classifier, or resume an interrupted training"),
     "evaluate": Command("train", "evaluate_command", "evaluate a finished run, class by class"),
     "predict": Command("train", "predict_command", "predict the classes of images"),
     "retrain": Command("heads", "retrain_command", "retrain the classifier of a finished run (cRT)"),
     "adjust": Command("heads", "adjust_command", "adjust a finished run for rare classes, without training"),
+    "export": Command("export", "export_command", "write a finished run as an ONNX file"),
     "tune": Command("tune", "tune_command", "find the best loss, β and γ for your data, and train with it"),
     "sweep": Command("sweep", "sweep_command", "many runs: the paper's tables and figures, or your own grid"),
     "results": Command("results", "results_command", "summarise runs over seeds: mean, spread, difference from plain"),
@@ -52,7 +53,7 @@ def run(arguments: Sequence[str]) -> None:
     if not isinstance(called, Mapping):
         _call(called, f"longtail {name}", rest)
     elif {"-h", "--help"} & set(rest[:1]):
-        _group(called).cli(prog=f"longtail {name}", description=COMMANDS[name].about, args=rest, config=CONFIG)
+        _group(called).cli(prog=f"longtail {name}", description=COMMANDS[name].about, args=rest, config=_config())
     elif rest:
         check_choice(f"{name} command", rest[0], tuple(called))
         _call(called[rest[0]], f"longtail {name} {rest[0]}", rest[1:])
@@ -62,6 +63,8 @@ def run(arguments: Sequence[str]) -> None:
 
 def make_app() -> SubcommandApp:
     """All commands at once, for the shell's completion."""
+    from tyro.extras import SubcommandApp
+
     app = SubcommandApp()
     for name, command in COMMANDS.items():
         called = _load(name)
@@ -73,10 +76,18 @@ def make_app() -> SubcommandApp:
 
 
 def _group(commands: Mapping[str, Callable[..., Any]]) -> SubcommandApp:
+    from tyro.extras import SubcommandApp
+
     app = SubcommandApp()
     for name, command in commands.items():
         app.command(name=name)(command)
     return app
+
+
+def _config() -> tuple[Any, ...]:
+    from tyro.conf import DisallowNone
+
+    return (DisallowNone,)
 
 
 def _load(name: str) -> Callable[..., Any] | Mapping[str, Callable[..., Any]]:
@@ -87,9 +98,10 @@ def _load(name: str) -> Callable[..., Any] | Mapping[str, Callable[..., Any]]:
 
 def _call(command: Callable[..., Any], prog: str, arguments: Sequence[str]) -> None:
     """Parse the arguments, then run the command: its own errors are not the parser's."""
+    import tyro
 
     @functools.wraps(command)
     def parsed(*values: Any, **flags: Any) -> Callable[[], Any]:
         return functools.partial(command, *values, **flags)
 
-    tyro.cli(parsed, prog=prog, args=arguments, config=CONFIG)()
+    tyro.cli(parsed, prog=prog, args=arguments, config=_config())()

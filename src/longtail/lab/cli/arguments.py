@@ -13,15 +13,18 @@ from typing import Annotated, Any
 
 from tyro.conf import FlagCreatePairsOff, UseAppendAction, arg
 
+from longtail._checks import check_choice
 from longtail.lab.config import (
     ConfigError,
     LossConfig,
     RunConfig,
     RunOptions,
+    config_errors,
     leaves,
     shortest,
 )
-from longtail.lab.recipes import configure
+from longtail.lab.models import IMAGENET
+from longtail.lab.recipes import RECIPES, configure
 from longtail.losses import DEFAULT_BETA
 
 __all__ = [
@@ -61,18 +64,26 @@ class SetupArguments:
     data: Annotated[
         str | None, flag("Data set (see longtail data list), or a folder or list of images.", metavar="NAME|PATH")
     ] = None
-    test_data: Annotated[Path | None, flag("Folder or list of test images, if separate.", metavar="PATH")] = None
+    group_pattern: Annotated[
+        str | None, flag("Regex for groups in paths: a group stays in one split.", metavar="REGEX")
+    ] = None
+    validation_fraction: Annotated[
+        float | None, flag("Fraction of the training images held out for validation.", metavar="FRACTION")
+    ] = None
     imbalance: Annotated[
         float | None, flag("Make the data long-tailed: largest over smallest class.", metavar="RATIO")
     ] = None
-    image_size: Annotated[int | None, flag("Input size of the network for image files.", metavar="PIXELS")] = None
+    image_size: Annotated[int | None, flag("Input size of the network.", metavar="PIXELS")] = None
     model: Annotated[
-        str | None, flag("Network: resnet8 to resnet110 for small images, resnet18 to resnet152.", metavar="NAME")
+        str | None, flag("Network: resnet8 to resnet110 for small images, or any model of timm.", metavar="NAME")
     ] = None
     pretrained: Annotated[
-        str | None, flag("Initial weights: none, a finished run or a safetensors file.", metavar="none|RUN|FILE")
+        str | None,
+        flag("Initial weights: imagenet, none, a file or a run.", metavar="imagenet|none|FILE|RUN"),
     ] = None
-    freeze: Annotated[bool | None, flag("Train only the head of a pretrained network.")] = None
+    freeze: Annotated[bool | None, flag("Train only the head of a pretrained network, on cached features.")] = None
+    views: Annotated[int | None, flag("Augmented views per training image, for --freeze.", metavar="K")] = None
+    normalize_features: Annotated[bool | None, flag("Scale features to length 1, for --freeze.")] = None
     sampling: Annotated[
         str | None,
         flag("shuffled, class_balanced, square_root, progressive or effective.", metavar="KIND"),
@@ -80,12 +91,19 @@ class SetupArguments:
     epochs: Annotated[int | None, flag("Number of training epochs; the schedule is stretched to them.")] = None
     batch_size: Annotated[int | None, flag("Images per step; the learning rate scales with it.")] = None
     micro_batch_size: Annotated[int | None, flag("Images per forward pass, to save memory.")] = None
+    optimizer: Annotated[str | None, flag("sgd or adamw.", metavar="NAME")] = None
     lr: Annotated[float | None, flag("Learning rate.")] = None
+    schedule: Annotated[str | None, flag("Learning-rate schedule: step or cosine.", metavar="NAME")] = None
     seed: Annotated[int | None, flag("Seed of initial weights, image order and augmentation.")] = None
-    precision: Annotated[str | None, flag("32-true, bf16-mixed or 16-mixed.", metavar="NAME")] = None
-    recipe: Annotated[str | None, flag("Recipe to start from: cifar or imagenet.", metavar="NAME")] = None
+    keep: Annotated[
+        str | None, flag("Epoch to keep: the last, or the best on validation images.", metavar="last|best")
+    ] = None
     config: Annotated[
-        Path | None, flag("Start from a config.json or a run folder instead of a recipe.", metavar="PATH")
+        str | None,
+        flag(
+            "Recipe to start from: cifar, imagenet, linear_probe or finetune; or a config.json, or a run folder.",
+            metavar="RECIPE|PATH",
+        ),
     ] = None
     set: Set = ()
 
@@ -128,6 +146,9 @@ OTHER_NAMES = {"pretrained": "weights"}
 
 NOT_FIELDS = ("config", "set", "class_balanced")
 
+DECIDING = ("model", "weights", "freeze", "optimizer", "schedule")
+"""Fields that others follow."""
+
 FILLED_IN = ("version", "fingerprint", "path", "weights_sha256", "weights_path")
 """Fields that are found out, and never asked for."""
 
@@ -157,14 +178,25 @@ def resolve(*arguments: Any, loss: LossConfig | None = None, base: RunConfig | N
         given |= {"weights": None, "freeze": given.get("freeze", False)}
     for group in arguments:
         given |= _assignments(getattr(group, "set", ()))
-        if config := getattr(group, "config", None):
-            base = read_config(config)
+        config = getattr(group, "config", None)
+        if config in RECIPES:
+            given["recipe"] = config
+        elif config is not None:
+            base = read_config(Path(config))
+    if base is None and "model" not in given and (parent := _parent_model(given.get("weights"))):
+        given["model"] = parent
     if loss is not None:
         names = {name: path[1] for name, path in leaves(RunConfig).items() if path[0] == "loss"}
         given |= {name: getattr(loss, field) for name, field in names.items()}
     if base is None and "data" not in given:
         raise ConfigError("--data is missing: digits, another name of longtail data list, or a folder of images")
     return configure(given, base)
+
+
+def _parent_model(weights: Any) -> str | None:
+    """The network of the run that initial weights come from, if they come from a run."""
+    path = Path(weights) if isinstance(weights, str) and weights != IMAGENET else None
+    return read_config(path).model.name if path is not None and (path / "data.json").exists() else None
 
 
 def _assignments(texts: Sequence[str]) -> dict[str, Any]:
@@ -197,7 +229,11 @@ def read_config(path: Path) -> RunConfig:
     try:
         return RunConfig.from_json(path.read_text(encoding="utf-8"), path)
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist") from None
+        if path.suffix:
+            raise ConfigError(f"{path} does not exist") from None
+        with config_errors():
+            check_choice("recipe", str(path), tuple(RECIPES), "; or the path of a config.json or of a run folder")
+        raise
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from None
 
@@ -222,17 +258,21 @@ def command_for(config: RunConfig, options: RunOptions = RunOptions()) -> str:
         'longtail train --data digits --loss focal --epochs 40 --seed 1'
     """
     data, epochs = config.data, config.optimizer.epochs
-    start = configure({"data": data.source, "loss": config.loss.name, "epochs": epochs})
+    given = {"data": data.source, "loss": config.loss.name, "epochs": epochs}
+    asked: dict[str, Any] = {}
+    # Where these are not as usual for the data, other fields are not, either: the recipe may be another one.
+    while more := _changed(config, start := configure(given | asked), DECIDING):
+        asked |= more
     words = ["longtail", "train", "--data", data.source, "--loss", config.loss.name, "--epochs", str(epochs)]
     said = {*FILLED_IN, "data", "loss", "epochs"}
     if config.loss.weighting == "effective":
         said.add("weighting")  # by β
     for name, path in leaves(RunConfig).items():
         value: Any = functools.reduce(getattr, path, config)
-        if name in said or value == functools.reduce(getattr, path, start):
+        if name in said or (name not in asked and value == functools.reduce(getattr, path, start)):
             continue
         if name == "weights":
-            value = config.model.weights_path or value
+            value = "none" if value is None else value if value == IMAGENET else config.model.weights_path or value
         known = _flags().get(path)
         if known and isinstance(value, bool):
             words.append(known if value else known.replace("--", "--no-", 1))
@@ -245,6 +285,13 @@ def command_for(config: RunConfig, options: RunOptions = RunOptions()) -> str:
         if (value := getattr(options, item.name)) != item.default:
             words += [f"--{item.name.replace('_', '-')}", str(value)]
     return shlex.join(words)
+
+
+def _changed(config: RunConfig, usual: RunConfig, names: Sequence[str]) -> dict[str, Any]:
+    """Which of these fields differ, and their values."""
+    paths = leaves(RunConfig)
+    found = {name: functools.reduce(getattr, paths[name], config) for name in names}
+    return {name: value for name, value in found.items() if value != functools.reduce(getattr, paths[name], usual)}
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from longtail.lab.cli.arguments import AsJson
+from longtail.lab.cli.arguments import AsJson, Switch, flag
 from longtail.lab.cli.output import DataDir, console, print_classes, print_json, progress
 from longtail.lab.data import (
     CATALOG,
@@ -19,12 +19,14 @@ from longtail.lab.data import (
     ImageFolderOptions,
     SubsetOptions,
     data_folder,
+    describe_groups,
     fetch_dataset,
     open_dataset,
     summarize,
     unreadable_images,
 )
 from longtail.lab.data.catalog import OnError
+from longtail.lab.files import cache_folder
 
 __all__ = ["COMMANDS"]
 
@@ -116,7 +118,9 @@ def check(
     out = console()
     for line in broken:
         out.print(line, soft_wrap=True)
-    out.print(f"{images:,} images, {len(broken):,} broken")
+    groups = sum(found["groups"] for split in (dataset.train, dataset.test) if (found := describe_groups(split)))
+    counted = f" of {_number(groups, 'group', 's')}" if groups else ""
+    out.print(f"{images:,} images{counted}, {len(broken):,} broken")
 
 
 def fetch(name: Name, data_dir: DataDir = None, mirror: Mirror = None) -> None:
@@ -129,7 +133,62 @@ def fetch(name: Name, data_dir: DataDir = None, mirror: Mirror = None) -> None:
     console().print(f"{name} is in {folder}", soft_wrap=True)
 
 
-COMMANDS = {"list": list_datasets, "show": show, "check": check, "fetch": fetch}
+def cache(
+    clear: Annotated[Switch, flag("Delete the cached features; they are computed again when they are needed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the cached features of frozen backbones, or delete them.
+
+    Example: longtail data cache
+
+    """
+    from longtail.lab.models.features import cached_features, clear_features
+
+    folder, out = cache_folder() / "features", console()
+    if clear:
+        freed, left = clear_features()
+        for path in left:
+            progress().print(f"{path} is in use by another process, and was left", soft_wrap=True)
+        out.print(f"freed {_size(freed)} in {folder}", soft_wrap=True)
+        return
+    entries = cached_features()
+    if as_json:
+        print_json({"folder": str(folder), "entries": [entry | {"folder": str(entry["folder"])} for entry in entries]})
+        return
+    table = Table(box=None, pad_edge=False, title_justify="left", title=f"Features in {folder}")
+    for column in ("backbone", "weights", "pixels", "precision", "images and views", "size"):
+        table.add_column(column, justify="left" if column in ("backbone", "weights") else "right")
+    for entry in entries:
+        about = entry["identity"]
+        pixels = about.get("transform", {}).get("input_size") or "as they are"
+        table.add_row(
+            about.get("model", "unknown"),
+            about.get("weights_sha256", "")[:10],
+            str(pixels),
+            about.get("precision", ""),
+            f"{entry['images']:,}",
+            _size(entry["bytes"]),
+        )
+    if entries:
+        out.print(table)
+    total = sum(entry["bytes"] for entry in entries)
+    out.print(f"{_size(total)} in {folder}; longtail data cache --clear deletes them", soft_wrap=True)
+
+
+def _size(count: float) -> str:
+    """Bytes for people.
+
+    Example:
+        >>> _size(44_400_000), _size(0)
+        ('44.4 MB', '0 bytes')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+COMMANDS = {"list": list_datasets, "show": show, "check": check, "fetch": fetch, "cache": cache}
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
@@ -144,6 +203,12 @@ def _print_summary(summary: dict[str, Any]) -> None:
             f"{name} ({size}): {_number(group['classes'], 'class', 'es')}, {_number(group['images'], 'image', 's')}"
             for (name, group), size in zip(summary["groups"].items(), ("> 100", "20-100", "< 20"), strict=True)
         ),
+    ]
+    lines += [
+        f"{split} images: {_number(found['groups'], 'group', 's')}, the largest ({found['largest']}) of "
+        f"{_number(found['largest_images'], 'image', 's')}"
+        for split, found in summary["image_groups"].items()
+        if found
     ]
     for line in lines:
         out.print(line, soft_wrap=True)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table
 from tyro.conf import Positional, arg
 
 from longtail._checks import check_choice, check_in_unit_interval
@@ -35,6 +34,12 @@ def figures_command(
     beta: Annotated[
         tuple[float, ...], arg(help="β of class_balanced_term, effective_numbers and, one of them, scheme_weights.")
     ] = (),
+    baseline: Annotated[
+        str | None, arg(metavar="METHOD", help="Method to compare with; the plain loss by default.")
+    ] = None,
+    candidate: Annotated[
+        str | None, arg(metavar="METHOD", help="Method to compare; the best by balanced accuracy by default.")
+    ] = None,
     only: Annotated[
         tuple[str, ...],
         arg(
@@ -50,13 +55,18 @@ def figures_command(
     With all, those that cannot be drawn from what is there are left out, and named with the reason. Where runs have
     several imbalances and a figure shows one, it is 50, or else the largest; --only imbalance=10 chooses another.
 
-    Example: longtail figures heatmap -o figures --runs runs --formats pdf
+    Example: longtail figures recall_per_class --runs runs --candidate "balanced softmax" --formats pdf
     """
-    if list_:
-        _list(as_json)
-        return
-    from longtail.lab.report import FIGURES
+    from longtail.lab.report import FIGURES, Inputs
+    from longtail.lab.report.tables import text_table
 
+    if list_ and as_json:
+        print_json({name: {"needs_runs": figure.needs_runs, "about": figure.about} for name, figure in FIGURES.items()})
+    elif list_:
+        rows = [(name, "--runs" if figure.needs_runs else "-", figure.about) for name, figure in FIGURES.items()]
+        console().print(text_table(("name", "needs", "what"), rows).to_rich())
+    if list_:
+        return
     if name is None:
         raise ConfigError(f"name a figure: {', '.join(FIGURES)}, or all; see longtail figures --list")
     check_choice("figure", name, (*FIGURES, "all"))
@@ -64,10 +74,24 @@ def figures_command(
         raise ConfigError(f"--formats is missing: {', '.join(ENDINGS)}")
     for ending in formats:
         check_choice("format", ending, ENDINGS)
+    given = {"counts": counts, "runs": runs, "dataset": dataset, "beta": beta, "baseline": baseline}
     if name != "all":
-        _refuse_idle(name, {"counts": counts, "runs": runs, "dataset": dataset, "beta": beta})
-    inputs = _inputs(runs, dataset, counts, beta, only)
-    written, left_out = _draw(list(FIGURES) if name == "all" else [name], inputs, output, formats, name == "all")
+        _refuse_unused(name, FIGURES[name].reads, given | {"candidate": candidate})
+    if only and runs is None:
+        raise ConfigError(f"--only {only[0]} requires --runs")
+    with config_errors():
+        for value in beta:
+            check_in_unit_interval("beta", value)
+    inputs = Inputs(
+        dataset=dataset,
+        counts=None if counts is None else whole_numbers(counts.split(","), "--counts"),
+        betas=beta or Inputs.betas,
+        runs=runs,
+        frame=None if runs is None else _chosen_runs(runs, dataset, only),
+        baseline=baseline,
+        candidate=candidate,
+    )
+    written, left_out = _draw(list(FIGURES) if name == "all" else [name], inputs, output, formats)
     if as_json:
         print_json({"written": [str(path) for path in written], "left_out": left_out})
         return
@@ -77,21 +101,8 @@ def figures_command(
         progress().print(f"left out: {figure}: {reason}", soft_wrap=True)
 
 
-def _refuse_idle(name: str, flags: dict[str, Any]) -> None:
-    from longtail.lab.report import FIGURES
-
-    given = [flag for flag, value in flags.items() if value not in (None, ())]
-    for flag in given:
-        if flag not in FIGURES[name].reads:
-            raise ConfigError(f"--{flag} would do nothing: {name} has no use for it")
-        if flag in ("runs", "dataset") and "counts" in given:
-            raise ConfigError(f"--{flag} would do nothing beside --counts")
-    if name == "scheme_weights" and len(flags["beta"]) > 1:
-        raise ConfigError(f"--beta {' '.join(map(shortest, flags['beta']))}: {name} shows one β")
-
-
 def _draw(
-    names: Sequence[str], inputs: Inputs, output: Path, formats: Sequence[str], go_on: bool
+    names: Sequence[str], inputs: Inputs, output: Path, formats: Sequence[str]
 ) -> tuple[list[Path], dict[str, str]]:
     """What was written, and what was not and why."""
     from longtail.lab.report import FIGURES, save
@@ -105,56 +116,31 @@ def _draw(
             with config_errors():
                 chart = FIGURES[name].make(inputs)
         except ConfigError as error:
-            if not go_on:
-                raise ConfigError(f"{name}: {error}") from None
             left_out[name] = str(error)
         else:
             written += save(chart, output, name, formats)
     if not written:
-        raise ConfigError("none of the figures can be drawn: " + "; ".join(f"{k}: {v}" for k, v in left_out.items()))
+        raise ConfigError("; ".join(f"{figure}: {reason}" for figure, reason in left_out.items()))
     return written, left_out
 
 
-def _list(as_json: bool) -> None:
-    from longtail.lab.report import FIGURES
-
-    if as_json:
-        print_json({name: {"needs_runs": figure.needs_runs, "about": figure.about} for name, figure in FIGURES.items()})
-        return
-    table = Table(box=None, pad_edge=False)
-    for title in ("name", "needs", "what"):
-        table.add_column(title)
-    for name, figure in FIGURES.items():
-        table.add_row(name, "--runs" if figure.needs_runs else "-", figure.about)
-    console().print(table)
+def _refuse_unused(name: str, reads: tuple[str, ...], flags: dict[str, Any]) -> None:
+    given = [flag for flag, value in flags.items() if value not in (None, ())]
+    for flag in given:
+        if flag not in reads:
+            raise ConfigError(f"{name} does not use --{flag}")
+        if flag in ("runs", "dataset") and "counts" in given:
+            raise ConfigError(f"--{flag} and --counts exclude each other")
+    if name == "scheme_weights" and len(flags["beta"]) > 1:
+        raise ConfigError(f"--beta {' '.join(map(shortest, flags['beta']))}: {name} shows one β")
 
 
-def _inputs(
-    runs: Path | None, dataset: str | None, counts: str | None, betas: tuple[float, ...], only: Sequence[str]
-) -> Inputs:
-    from longtail.lab.experiments import load_results
-    from longtail.lab.experiments.aggregate import without_folds
-    from longtail.lab.report import Inputs
-
-    if only and runs is None:
-        raise ConfigError(f"--only {only[0]} would do nothing without --runs")
-    frame = None if runs is None else without_folds(_chosen(load_results(runs), runs, dataset, only))
-    with config_errors():
-        for value in betas:
-            check_in_unit_interval("beta", value)
-    return Inputs(
-        dataset=dataset,
-        counts=None if counts is None else whole_numbers(counts.split(","), "--counts"),
-        betas=betas,
-        runs=runs,
-        frame=frame,
-    )
-
-
-def _chosen(frame: DataFrame, runs: Path, dataset: str | None, only: Sequence[str]) -> DataFrame:
+def _chosen_runs(runs: Path, dataset: str | None, only: Sequence[str]) -> DataFrame:
     """The runs that have the values."""
-    from longtail.lab.experiments.results import SETTING
+    from longtail.lab.experiments.aggregate import without_folds
+    from longtail.lab.experiments.results import SETTING, load_results
 
+    frame = load_results(runs)
     for text in [*([f"data={dataset}"] if dataset else []), *only]:
         column, sign, value = text.partition("=")
         if not sign:
@@ -163,18 +149,15 @@ def _chosen(frame: DataFrame, runs: Path, dataset: str | None, only: Sequence[st
             check_choice("field", column, ("method", "seed", *SETTING))
         values = frame[column].tolist()
         is_one = any(_matches(each, value) for each in values)  # the names of methods have commas in them
-        there = {one: [_matches(each, one) for each in values] for one in ([value] if is_one else value.split(","))}
-        for one, found in there.items():
-            if not any(found):
-                raise ConfigError(f"{runs}/ holds no run with {column}={one}")
-        frame = frame[list(map(any, zip(*there.values(), strict=True)))]
-    return frame
+        found = {one: [_matches(each, one) for each in values] for one in ([value] if is_one else value.split(","))}
+        if missing := [one for one, matches in found.items() if not any(matches)]:
+            raise ConfigError(f"{runs}/ holds no run with {column}={missing[0]}")
+        frame = frame[list(map(any, zip(*found.values(), strict=True)))]
+    return without_folds(frame)
 
 
 def _matches(value: object, text: str) -> bool:
     """Whether a value of a configuration is what was typed; a list is typed with blanks, what is missing as none."""
-    if isinstance(value, tuple):
-        return shortest(value) == text
     if value is None or str(value) in ("nan", "<NA>"):
         return text == "none"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -182,4 +165,4 @@ def _matches(value: object, text: str) -> bool:
             return float(text) == float(value)
         except ValueError:
             return False
-    return str(value).lower() == text.lower()
+    return shortest(value).lower() == text.lower()

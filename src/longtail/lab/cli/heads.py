@@ -71,29 +71,39 @@ def adjust_command(
             metavar="NAME",
         ),
     ] = None,
-    tau: Annotated[tuple[float, ...], flag("τ, one or more; larger favours rare classes. 1 by default.")] = (1.0,),
+    tau: Annotated[
+        tuple[float, ...] | None, flag("τ of the method, one or more; larger favours rare classes. 1 by default.")
+    ] = None,
+    prior: Annotated[
+        str | None,
+        flag("Class prior to expect; FILE is CSV: a class and its share a row.", metavar="uniform|train|FILE"),
+    ] = None,
+    calibrate: Annotated[Switch, flag("Fit a temperature on the validation images of the run.")] = False,
     data: Annotated[
         str | None, flag("Where the images of the run are now, if they were moved.", metavar="PATH")
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Adjust the last layer of a finished run for rare classes, without training, and evaluate it.
+    """Adjust a finished run without training: for rare classes, for a class prior, for its probabilities.
 
-    Adjustments are kept in RUN/adjustments/; evaluate and predict take them with --adjustment. Choose τ on a
-    validation fold, not on the test images.
+    --prior uniform is --method logit_adjustment with τ 1. Adjustments are kept in RUN/adjustments/; evaluate, predict
+    and export take them with --adjustment. Choose τ on a validation fold, not on the test images.
 
     Example: longtail adjust runs/digits-50-resnet8-softmax-s0-0123456789 --method tau_norm --tau 0.5 1
     """
     from longtail.lab.report.tables import comparison
     from longtail.lab.training import RunFolder, adjust_run
 
-    if method is None:
-        raise ConfigError("--method is missing: tau_norm or logit_adjustment")
-    if not tau:
+    if method is None and prior is None and not calibrate:
+        raise ConfigError("--method is missing: tau_norm or logit_adjustment; or --prior, or --calibrate")
+    if tau == ():
         raise ConfigError("--tau is missing: 1, or several")
+    if tau and method is None:
+        raise ConfigError("--tau requires --method")
     parent = with_name(run)
-    files = [adjust_run(parent, method, each, data_dir, data) for each in dict.fromkeys(tau)]
+    values = dict.fromkeys(tau or (1.0,))
+    files = [adjust_run(parent, method, each, data_dir, data, prior=prior, calibrate=calibrate) for each in values]
     folder = RunFolder(parent)
     adjustments = {file.stem: folder.adjustment(file.stem) for file in files}
     if as_json:
@@ -105,5 +115,14 @@ def adjust_command(
     finals |= {slug: found["final"] for slug, found in adjustments.items()}
     out = console()
     out.print(comparison("last layer", finals).to_rich())
+    for found in adjustments.values():
+        if found["temperature"] is not None:
+            before, after = (found["calibration"]["validation"][when] for when in ("before", "after"))
+            out.print(
+                f"temperature {found['temperature']:.3f}: on the validation images, calibration error "
+                f"{before['calibration_error']:.1%} before and {after['calibration_error']:.1%} after, negative log "
+                f"likelihood {before['nll']:.4f} and {after['nll']:.4f}",
+                soft_wrap=True,
+            )
     for file in files:
         out.print(f"{file}: longtail evaluate {parent} --adjustment {file.stem}", soft_wrap=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +13,8 @@ from rich.text import Text
 from tyro.conf import arg
 
 from longtail.lab.cli import is_first_process
-from longtail.lab.cli.escape import ACTS_ON_TERMINAL, escaped
-from longtail.lab.config import ConfigError
+from longtail.lab.cli.escape import escaped
+from longtail.lab.cli.plain import largest_and_rarest, left_out_line, print_csv, print_json, whole_numbers
 
 __all__ = [
     "DataDir",
@@ -70,40 +68,13 @@ def print_classes(
         images: what of a row tells how large the class is.
         most: lines.
     """
-    half = most // 2
-    left_out = len(classes) - 2 * half if len(classes) > most else 0
-    if left_out:
-        classes = sorted(classes, key=lambda row: row[images], reverse=True)
-        rarest = classes[-half:]
-    for row in classes[:half] if left_out else classes:
+    largest, rarest = largest_and_rarest(classes, images, most)
+    for row in largest:
         table.add_row(*cells(row))
-    if left_out:
+    if rarest:
         table.add_row("…")
-        for row in rarest:
-            table.add_row(*cells(row))
+    for row in rarest:
+        table.add_row(*cells(row))
     out.print(table)
-    if left_out:
-        out.print(f"the {half} largest and the {half} rarest classes; {left_out:,} more are left out: --json has all")
-
-
-def whole_numbers(texts: Sequence[str], source: str) -> list[int]:
-    """Counts that a person wrote; ``source`` says where."""
-    for text in texts:
-        if not text.strip().isdecimal() or len(text.strip()) > 15:
-            raise ConfigError(f"{source}: a count must be a whole number, got {text.strip()[:30]!r}")
-    return [int(text) for text in texts]
-
-
-def print_json(content: Any) -> None:
-    """For programs: every name as it is, with JSON's own escapes."""
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    sys.stdout.write(
-        ACTS_ON_TERMINAL.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
-    )
-
-
-def print_csv(rows: Iterable[Sequence[object]]) -> None:
-    """For people and programs, row by row; control characters are escaped, as in all that people read."""
-    table = csv.writer(sys.stdout, lineterminator="\n")
-    for row in rows:
-        table.writerow([escaped(str(cell)) for cell in row])
+    if rarest:
+        out.print(left_out_line(classes, most))

@@ -17,7 +17,10 @@ def report_command(
     output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help="The page; it ends in .html.")] = Path(
         "report.html"
     ),
-    title: Annotated[str | None, arg(metavar="TEXT", help="Of the page; the name of the folder by default.")] = None,
+    title: Annotated[
+        str | None, arg(metavar="TEXT", help="Title of the page; the name of the folder by default.")
+    ] = None,
+    images: Annotated[bool, arg(help="Embed misclassified test images as thumbnails.")] = True,
 ) -> None:
     """Write runs as one HTML page that needs no network: tables, figures, classes, failures, and an explorer of β.
 
@@ -25,5 +28,5 @@ def report_command(
     """
     from longtail.lab.report.page import write_page
 
-    path = write_page(runs, output, title)
+    path = write_page(runs, output, title, images=images)
     console().print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)

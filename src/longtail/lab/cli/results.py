@@ -42,7 +42,7 @@ def results_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Summarise runs over seeds: mean, spread, and the difference from the plain loss.
+    """Summarise runs over seeds: mean, spread, and the difference from the plain loss, best balanced accuracy first.
 
     Incomplete and failed runs are listed, and never counted.
 
@@ -88,8 +88,11 @@ def _print_settings(table: Table, out: Console) -> None:
     if groups:
         out.print()
         out.print(f"{', '.join(groups)}: mean recall of classes with so many training images", soft_wrap=True)
-    if "Δ error" in names:
-        out.print("Δ error: difference from the plain loss, paired by seed, with its 95% interval", soft_wrap=True)
+    if "rarest quarter %" in names:
+        out.print("rarest quarter: mean recall of the quarter of the classes with the fewest training images")
+    if "Δ balanced accuracy" in names:
+        told = "difference from the plain loss in percentage points, paired by seed, with its 95% interval"
+        out.print(f"Δ balanced accuracy: {told}", soft_wrap=True)
     if any(name.startswith("published") for name in names):
         out.print("published: error of the full protocol of Cui et al. 2019", soft_wrap=True)
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail._checks import check_choice
@@ -27,7 +26,7 @@ from longtail.lab.experiments.sweep import complete_runs
 from longtail.lab.training import TrainingError, identify
 from longtail.lab.training.cost import duration
 
-__all__ = ["preview", "sweep_command"]
+__all__ = ["preview", "run_and_show", "sweep_command"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +70,17 @@ def sweep_command(
     if dry_run:
         preview(configs, options, where, as_json)
         return
+    run_and_show(configs, options, where, as_json)
+
+
+def run_and_show(
+    configs: list[RunConfig], options: RunOptions, where: ExecutorOptions = ExecutorOptions(), as_json: bool = False
+) -> None:
+    """Train what is missing of the runs, and print a summary of all of them."""
     result = run_sweep(configs, options, where, progress())
-    _show([*result.done, *result.failed], options, as_json)
+    names = {config.run_id for config in (*result.done, *result.failed)}
+    frame = load_results(options.runs)
+    show_results(frame[frame["run_id"].isin(names)], as_json=as_json)
     if result.failed:
         first, reason = next(iter(result.failed.items()))
         raise TrainingError(f"{len(result.failed)} of {len(configs)} runs failed, such as {first.run_id}: {reason}")
@@ -82,12 +90,13 @@ def _list(as_json: bool) -> None:
     if as_json:
         print_json({name: {"datasets": sweep.datasets, "about": sweep.about} for name, sweep in SWEEPS.items()})
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("name", "runs", "--dataset", "what"):
-        table.add_column(title, justify="right" if title == "runs" else "left")
-    for name, sweep in SWEEPS.items():
-        table.add_row(name, str(len(sweep.runs(sweep.datasets[0]))), " ".join(sweep.datasets), sweep.about)
-    console().print(table)
+    from longtail.lab.report.tables import text_table
+
+    rows = [
+        (name, str(len(sweep.runs(sweep.datasets[0]))), " ".join(sweep.datasets), sweep.about)
+        for name, sweep in SWEEPS.items()
+    ]
+    console().print(text_table(("name", "runs", "--dataset", "what"), rows, numeric=("runs",)).to_rich())
 
 
 def _configs(name: str | None, scale: Scale) -> list[RunConfig]:
@@ -108,7 +117,7 @@ def _configs(name: str | None, scale: Scale) -> list[RunConfig]:
 
 def preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOptions, as_json: bool) -> None:
     """Print what would be trained, and how long that takes here."""
-    configs = identify(configs, options.data_dir)
+    configs = identify(configs, options.data_dir, runs=options.runs)
     complete = set(complete_runs(configs, options))
     missing = [config for config in configs if config not in complete]
     progress().print("measuring …")
@@ -124,9 +133,3 @@ def preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOption
         out.print(f"{config.run_id}  {left}", soft_wrap=True)
     out.print()
     out.print(f"{len(configs)} runs, {len(missing)} to do, {slots} at a time: about {duration(total)}")
-
-
-def _show(configs: list[RunConfig], options: RunOptions, as_json: bool) -> None:
-    names = {config.run_id for config in configs}
-    frame = load_results(options.runs)
-    show_results(frame[frame["run_id"].isin(names)], as_json=as_json)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail._checks import check_non_negative
@@ -18,6 +17,7 @@ from longtail.lab.cli.arguments import (
     RunningArguments,
     SetupArguments,
     Switch,
+    command_for,
     flag,
     resolve,
 )
@@ -31,6 +31,9 @@ __all__ = ["Run", "evaluate_command", "predict_command", "run_training", "train_
 
 Run = Positional[Annotated[Path, arg(metavar="RUN", help="A run folder.")]]
 Adjustment = Annotated[str | None, flag("An adjustment of the run, made by longtail adjust.", metavar="SLUG")]
+
+MOST_CLASSES = 100
+"""Lines of a table of classes."""
 
 
 def train_command(
@@ -76,21 +79,45 @@ def run_training(
     from longtail.lab.experiments.published import published  # not before the training: it would start later
 
     final = result["final"]
-    groups = ", ".join(f"{name} {final[name]:.1%}" for name in GROUPS if final[name] is not None)
     out = console()
+    if config.keep == "best":
+        score = final["validation_balanced_accuracy"]
+        out.print(
+            f"kept epoch {result['kept_epoch']} of {config.optimizer.epochs}, the best on the validation images: "
+            f"balanced accuracy {score:.1%}",
+            soft_wrap=True,
+        )
     if known := published(config):
         out.print(f"published, of the full protocol: error {known.error:.2f}% ({known.source})", soft_wrap=True)
     for line in (
-        f"error {final['error']:.2f}%, balanced accuracy {final['balanced_accuracy']:.1%} ({groups})",
+        f"error {final['error']:.2f}%, {_shares(final)}",
         f"the run is in {path}: longtail evaluate {path}",
+        *finetuning_advice(config, final, options),
     ):
         out.print(line, soft_wrap=True)
+
+
+def finetuning_advice(config: RunConfig, final: Mapping[str, Any], options: RunOptions) -> list[str]:
+    """What to do where the head of a frozen backbone cannot even fit its training images: nothing, elsewhere."""
+    from longtail.lab.training.cost import duration
+    from longtail.lab.training.finetuning import estimate_finetuning, is_underfitted
+
+    if not is_underfitted(config, final):
+        return []
+    tuning = estimate_finetuning(config, options)
+    return [
+        f"the head cannot fit {final['train_error']:.1f}% of its training images: they are unlike those that "
+        f"{config.model.name} was trained on; fine-tuning trains all layers, in about "
+        f"{duration(tuning.seconds)} here ({tuning.images_per_second:,.0f} images/s):",
+        f"  {command_for(tuning.config, options)}",
+    ]
 
 
 def evaluate_command(
     run: Run,
     split: Annotated[
-        Literal["test", "train"], arg(help="Test images, or training images as they are in the test.")
+        Literal["test", "train", "validation"],
+        arg(help="Test images, validation images, or training images as they are in the test."),
     ] = "test",
     data: Annotated[
         str | None, flag("Other images of the same classes; or where those of the run are now.", metavar="PATH")
@@ -99,44 +126,59 @@ def evaluate_command(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a finished run, and show its classes, worst first.
+    """Evaluate a finished run: recall, precision and F1 of its classes, worst first.
 
     With --data, all images of a folder or list are evaluated, or those of its --split if it has training and test
     images.
 
     Example: longtail evaluate runs/digits-50-resnet8-focal_0.5_0.999-0123456789
     """
+    from longtail.lab.report.tables import class_metrics_table
     from longtail.lab.training import evaluate_run, load_run
 
     loaded = load_run(run, adjustment)
     found = evaluate_run(loaded, split, data_dir, data)
     evaluated = "images" if found["split"] is None else f"{split} images"
     if as_json:
-        by_class = {name: dict(zip(loaded.classes, found[name], strict=True)) for name in ("images", "recall")}
-        print_json({"run": str(run), "adjustment": adjustment, **found, **by_class})
+        print_json({"run": str(run), "adjustment": adjustment, **found, **_by_class(loaded.classes, found)})
         return
     out = console()
     top5 = f", {found['error_top5']:.2f}% not among the five most probable" if found["error_top5"] is not None else ""
-    groups = ", ".join(f"{name} {found[name]:.1%}" for name in GROUPS if found[name] is not None)
     for line in (
         f"{evaluated}: {sum(found['images']):,}",
         f"error: {found['error']:.2f}%{top5}",
-        f"mean recall of the classes: {found['balanced_accuracy']:.1%} ({groups})",
+        _shares(found),
         f"negative log likelihood {found['nll']:.4f}, calibration error {found['calibration_error']:.1%}",
     ):
         out.print(line, soft_wrap=True)
     out.print()
-    table = Table(box=None, pad_edge=False)
-    for name in ("class", "training images", evaluated, "recall"):
-        table.add_column(name, justify="left" if name == "class" else "right")
-    rows = zip(loaded.classes, loaded.counts.tolist(), found["images"], found["recall"], strict=True)
-    for name, count, images, recall in sorted(rows, key=lambda row: (row[3] is None, row[3] or 0.0)):
-        table.add_row(name, f"{count:,}", f"{images:,}", "-" if recall is None else f"{recall:.1%}")
-    out.print(table)
+    table = class_metrics_table(loaded.classes, loaded.counts.tolist(), found, evaluated, MOST_CLASSES)
+    out.print(table.to_rich())
+    out.print("in brackets: 95% intervals (Wilson)")
+    if table.left_out:
+        out.print(f"{table.left_out:,} classes of a higher F1 are left out: --json has all")
+
+
+def _shares(metrics: dict[str, Any]) -> str:
+    """What a person looks at first, of all classes and of groups of them; a run of an older version has less."""
+    titles = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "rarest_quarter": "rarest quarter"}
+    shown = [f"{title} {metrics[name]:.1%}" for name, title in titles.items() if metrics.get(name) is not None]
+    groups = ", ".join(f"{name} {metrics[name]:.1%}" for name in GROUPS if metrics[name] is not None)
+    return f"{', '.join(shown)} ({groups})"
+
+
+def _by_class(classes: Sequence[str], found: dict[str, Any]) -> dict[str, Any]:
+    """Metrics of the classes by their names."""
+    names = ("images", "recall", "recall_interval", "precision", "precision_interval", "f1")
+    by_class: dict[str, Any] = {name: dict(zip(classes, found[name], strict=True)) for name in names}
+    confusion: dict[str, dict[str, int]] = {}
+    for label, predicted, images in found["confusion"]:
+        confusion.setdefault(classes[label], {})[classes[predicted]] = images
+    return by_class | {"confusion": confusion}
 
 
 def predict_command(
-    run: Run,
+    run: Positional[Annotated[Path, arg(metavar="RUN|ONNX", help="A run folder, or a file of longtail export.")]],
     images: Positional[Annotated[tuple[Path, ...], arg(metavar="IMAGES", help="Images, or folders of images.")]],
     top: Annotated[int, arg(help="How many classes to name.")] = 5,
     adjustment: Adjustment = None,
@@ -149,11 +191,14 @@ def predict_command(
 
     Example: longtail predict runs/… photos/ --top 3
     """
-    from longtail.lab.training import TrainingError, load_run, predict
+    from longtail.lab.training import TrainingError, load_exported, load_run, predict
 
     if not images:
         raise ValueError("which images? longtail predict RUN photo.jpg, or a folder of images")
-    loaded = load_run(run, adjustment)
+    is_exported = run.suffix == ".onnx"
+    if is_exported and adjustment is not None:
+        raise ValueError(f"{run} has the adjustment that it was exported with: give --adjustment to longtail export")
+    loaded = load_exported(run) if is_exported else load_run(run, adjustment)
     paths: list[Path] = []
     for path in images:
         if not path.exists():

@@ -17,6 +17,7 @@ from longtail.lab.cli.arguments import (
     resolve,
 )
 from longtail.lab.cli.output import console, print_json, progress
+from longtail.lab.cli.train import finetuning_advice
 from longtail.lab.config import LossConfig, RunConfig, RunOptions
 from longtail.lab.data import GROUPS
 from longtail.lab.experiments import ExecutorOptions, SearchOptions, TuneResult, tune
@@ -96,5 +97,6 @@ def _show(result: TuneResult, options: RunOptions) -> None:
         f"balanced accuracy {test['balanced_accuracy']:.1%} ({recalls})",
         f"the search is in {result.folder}; to train with this loss:",
         f"  {command_for(result.winner, options)}",
+        *finetuning_advice(result.winner, test, options),
     ):
         out.print(line, soft_wrap=True)

@@ -14,6 +14,7 @@ from longtail.samplers import SAMPLINGS
 __all__ = ["DataConfig"]
 
 LARGEST_IMAGE = 10_000
+MOST_VIEWS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,8 @@ class DataConfig:
     subset: SubsetOptions = SubsetOptions()
     fold: FoldOptions = FoldOptions()
     files: ImageFolderOptions = ImageFolderOptions()
+    validation_fraction: float = 0.0
+    """Fraction of the training images of each class held out for validation."""
     on_error: Literal["stop", "skip"] = "stop"
     """How to handle unreadable images: stop, or skip them (every image is decoded once first)."""
     image_size: int | None = None
@@ -39,6 +42,8 @@ class DataConfig:
     """α of CutMix; 0 turns it off. With both, each batch uses one of the two."""
     augment: bool = True
     """Random crops and flips of training images."""
+    views: int = 0
+    """Augmented views of each training image whose features a frozen backbone computes, beside the centre crop."""
     sampling: str = "shuffled"
     """Training samples of an epoch: shuffled, class_balanced, square_root, progressive or effective."""
     sampling_beta: float | None = None
@@ -49,8 +54,11 @@ class DataConfig:
         if self.image_size is not None:
             check_positive_integer("image_size", self.image_size)
             check_at_most("image_size", self.image_size, LARGEST_IMAGE)
-        for name in ("mixup", "cutmix"):
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction must be at least 0 and below 1, got {self.validation_fraction}")
+        for name in ("mixup", "cutmix", "views"):
             check_non_negative(name, getattr(self, name))
+        check_at_most("views", self.views, MOST_VIEWS)
         check_choice("sampling", self.sampling, ("shuffled", *SAMPLINGS))
         if self.sampling == "effective" and self.sampling_beta is None:
             object.__setattr__(self, "sampling_beta", 0.999)
@@ -62,7 +70,7 @@ class DataConfig:
     @property
     def is_catalogued(self) -> bool:
         """Whether this is a data set with a name, not a folder or list of your own images."""
-        return self.name in CATALOG
+        return self.name in CATALOG and self.fingerprint is None
 
     @property
     def source(self) -> str:
@@ -82,7 +90,9 @@ class DataConfig:
         """The same images named by what they are: the path is kept beside the identity, as an absolute one."""
         path = Path(self.source).absolute()
         roots: dict[str, Any] = {name: value and value.absolute() for name, value in self.files.locations.items()}
-        name = path.resolve().stem.lstrip(".") or "data"  # a leading dot would hide the run folder
+        name = self.name
+        if self.fingerprint != fingerprint:
+            name = path.resolve().stem.lstrip(".") or "data"  # a leading dot would hide the run folder
         return replace(self, name=name, fingerprint=fingerprint, path=path, files=replace(self.files, **roots))
 
     @property

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from longtail import functional
 from longtail._checks import check_choice, check_in_unit_interval, check_loss_option
-from longtail.lab.config.errors import ConfigError, check_at_most, config_errors, shortest
+from longtail.lab.config.errors import ConfigError, config_errors, shortest
 from longtail.losses import DEFAULT_BETA, LOSSES, owners_of
 from longtail.weights import NORMALIZATIONS, SCHEMES
 
@@ -17,20 +19,29 @@ LOSS_KWARGS = tuple(dict.fromkeys(name for kind in LOSSES.values() for name in k
 WEIGHT_FIELDS = ("weighting", "beta", "betas", "normalize", "defer_reweighting")
 """Fields that say how classes are weighted, and from when on."""
 
-TITLES = {
-    "softmax_focal": "softmax focal",
-    "logit_adjusted": "logit-adjusted softmax",
-    "ldam": "LDAM",
-}
-SYMBOLS = {"gamma": "γ", "tau": "τ", "gamma_negative": "γ₋", "gamma_positive": "γ₊", "max_margin": "margin"}
+TITLES = {name: kind.title for name, kind in LOSSES.items()}
+SYMBOLS = {"gamma": "γ", "tau": "τ", "gamma_negative": "γ₋", "gamma_positive": "γ₊", "gamma_scaling": "γ"}
+SYMBOLS |= {"max_margin": "margin"}
+Config = TypeVar("Config")
+
 WEIGHTINGS = {"inverse": "1/n weights", "inverse_sqrt": "1/√n weights"}
 
 
+def _with_loss_options(cls: type[Config]) -> type[Config]:
+    """Add a field to a dataclass for each option of a loss; None is the default of the loss, filled in later."""
+    for name in LOSS_KWARGS:
+        cls.__annotations__[name] = "float | None"
+        setattr(cls, name, None)
+    return cls
+
+
 @dataclass(frozen=True, kw_only=True)
+@_with_loss_options
 class LossConfig:
     """The loss, how it weights classes, and from when on.
 
-    Without a weighting the loss is plain; β makes it class-balanced.
+    Without a weighting the loss is plain; β makes it class-balanced. Beside the fields below there is one for each
+    option of a loss, such as ``gamma``, ``tau`` and ``scale``: those of :mod:`longtail.functional`.
 
     Example:
         >>> LossConfig().title, LossConfig(name="focal", beta=0.999).title
@@ -38,31 +49,22 @@ class LossConfig:
     """
 
     name: str = "softmax"
-    """softmax, sigmoid, focal, softmax_focal, logit_adjusted (balanced softmax), ldam or asymmetric."""
+    """One of the losses of :class:`longtail.ClassBalancedLoss`; logit_adjusted is balanced softmax."""
     weighting: str | None = None
     """Class weights: effective (class-balanced), inverse, inverse_sqrt or uniform; effective if β is given."""
     beta: float | None = None
     """β of effective weights in [0, 1], 0.999 by default: 0 means no weights, 1 inverse frequency."""
     betas: tuple[float, ...] = ()
     """β of each class, instead of one for all."""
-    gamma: float | None = None
-    """γ of the focal and softmax_focal losses, 0.5 by default."""
     normalize: str = "classes"
     """Whether class weights average 1 over classes or over samples."""
     defer_reweighting: float | None = None
     """Fraction of training after which class weights start (deferred re-weighting); from the start by default."""
-    tau: float | None = None
-    """τ of the logit_adjusted loss, 1 by default."""
-    max_margin: float | None = None
-    """Margin of the rarest class in the ldam loss, 0.5 by default."""
-    scale: float | None = None
-    """Scale of the cosines in the ldam loss, 30 by default."""
-    gamma_negative: float | None = None
-    """γ of negative classes in the asymmetric loss, 4 by default."""
-    gamma_positive: float | None = None
-    """γ of the positive class in the asymmetric loss, 0 by default."""
-    clip: float | None = None
-    """Probability margin of negative classes in the asymmetric loss, 0.05 by default."""
+
+    if TYPE_CHECKING:  # a field for each option of a loss, which type checkers cannot know
+
+        def __init__(self, **fields: Any) -> None: ...
+        def __getattr__(self, option: str) -> float | None: ...
 
     @config_errors()
     def __post_init__(self) -> None:
@@ -87,7 +89,6 @@ class LossConfig:
             self._fill(name, LOSSES[self.name].options.get(name), f"loss {owners}")
             if getattr(self, name) is not None:
                 check_loss_option(name, getattr(self, name))
-                check_at_most(name, getattr(self, name))
         if self.defer_reweighting is not None:
             check_in_unit_interval("defer_reweighting", self.defer_reweighting)
             if self.defer_reweighting in (0, 1):
@@ -116,6 +117,16 @@ class LossConfig:
     def is_sigmoid(self) -> bool:
         """Whether each class has a sigmoid of its own: the last bias then starts at the class prior."""
         return LOSSES[self.name].is_sigmoid
+
+    @property
+    def is_fusible(self) -> bool:
+        """Whether the loss can be fused with the last layer.
+
+        Example:
+            >>> LossConfig(name="focal").is_fusible, LossConfig(name="ldam").is_fusible
+            (True, False)
+        """
+        return hasattr(functional, f"linear_{LOSSES[self.name].function.__name__}")
 
     @property
     def is_plain(self) -> bool:
@@ -147,7 +158,7 @@ class LossConfig:
             >>> LossConfig(weighting="inverse_sqrt").title, LossConfig(name="ldam", scale=20).title
             ('softmax, 1/√n weights', 'LDAM, scale 20')
         """
-        name = TITLES.get(self.name, self.name)
+        name = TITLES[self.name]
         if self.name == "logit_adjusted" and self.tau == 1:
             name = "balanced softmax"
         shown = {"gamma": self.gamma} if self.gamma is not None else {}

@@ -44,6 +44,8 @@ class OptimizerConfig:
     """Epochs at which the learning rate decays (step schedule)."""
     lr_decay: float = 0.01
     """Learning-rate decay factor (step schedule)."""
+    layer_decay: float = 1.0
+    """Learning rate of a layer over that of the next one, towards the output; 1 trains all layers alike."""
 
     @config_errors()
     def __post_init__(self) -> None:
@@ -57,6 +59,8 @@ class OptimizerConfig:
         for name in ("lr", "momentum", "weight_decay", "warmup_epochs", "lr_decay"):
             check_non_negative(name, getattr(self, name))
             check_at_most(name, getattr(self, name))
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay must be in (0, 1], got {self.layer_decay:g}")
         for milestone in self.milestones:
             check_non_negative("milestones", milestone)
         if list(self.milestones) != sorted(self.milestones):

@@ -9,6 +9,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from longtail._checks import check_choice, check_non_negative
 from longtail.lab.config.data import DataConfig
@@ -17,10 +18,13 @@ from longtail.lab.config.errors import ConfigError, FileError, config_errors, sh
 from longtail.lab.config.loss import LossConfig
 from longtail.lab.config.model import ModelConfig
 from longtail.lab.config.optimizer import OptimizerConfig
+from longtail.lab.models import IMAGENET
 
 __all__ = ["RunConfig", "RunOptions"]
 
 VERSION = 2
+FUSED_CLASSES = 30_000
+"""From this many classes on, a fused head is as fast as one that holds the logits (benchmarks/linear_heads.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +48,16 @@ class RunConfig:
     """Seed of the initial weights, the order of the images and their augmentation."""
     test_every: int = 1
     """Epochs between tests; 0 tests after the last epoch only."""
+    keep: Literal["last", "best"] = "last"
+    """Epoch whose weights are kept: the last, or the one with the best balanced accuracy on validation images."""
     precision: str = "32-true"
     """32-true, bf16-mixed or 16-mixed."""
     compile: bool = False
     """Compile the network with torch.compile."""
     sync_batch_norm: bool = False
     """Synchronise batch norms over processes."""
+    fused_head: bool | None = None
+    """Fuse the last layer with the loss, without the logits of all classes; by default from 30,000 classes on."""
 
     @config_errors()
     def __post_init__(self) -> None:
@@ -57,10 +65,52 @@ class RunConfig:
         check_non_negative("test_every", self.test_every)
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be in [0, 2**32), got {self.seed}")
-        if self.model.freeze and self.sync_batch_norm:
-            raise ConfigError("sync_batch_norm requires a backbone that is trained: a frozen one keeps its statistics")
+        check_choice("keep", self.keep, ("last", "best"))
+        if self.keep == "best" and not self.data.validation_fraction:
+            raise ConfigError(
+                "keep best requires validation images (data.validation_fraction): test images never choose"
+            )
+        if self.keep == "best" and not self.test_every:
+            raise ConfigError("keep best requires test_every above 0: only the last epoch would be evaluated")
+        if self.model.freeze:
+            self._check_frozen()
+        elif self.data.views:
+            raise ConfigError("views requires a frozen backbone: one that is trained sees new crops in each epoch")
+        if self.fused_head and (reason := self._not_fusible()):
+            raise ConfigError(f"fused_head requires {reason}")
         if self.version != VERSION:
             raise ConfigError(f"configuration version {self.version}, expected {VERSION}")
+
+    def fuses_head(self, classes: int) -> bool:
+        """Whether the last layer is fused with the loss in training.
+
+        Example:
+            >>> RunConfig().fuses_head(1000), RunConfig().fuses_head(100_000), RunConfig(fused_head=True).fuses_head(10)
+            (False, True, True)
+        """
+        if self.fused_head is None:
+            return classes >= FUSED_CLASSES and not self._not_fusible()
+        return self.fused_head
+
+    def _not_fusible(self) -> str | None:
+        """What a fused head requires and this configuration has not."""
+        if not self.loss.is_fusible:
+            return f"a loss that can be fused with the last layer, not {self.loss.name}"
+        mixing = [name for name in ("mixup", "cutmix") if getattr(self.data, name)]
+        return f"one label for each image, not {mixing[0]}" if mixing else None
+
+    def _check_frozen(self) -> None:
+        """Refuse what only a backbone that is trained can have."""
+        if self.sync_batch_norm:
+            raise ConfigError("sync_batch_norm requires a backbone that is trained: a frozen one keeps its statistics")
+        if self.compile:
+            raise ConfigError("compile requires a backbone that is trained: a head alone is as fast without")
+        if self.data.cutmix:
+            raise ConfigError(
+                "cutmix requires a backbone that is trained: features have no boxes to cut; mixup mixes them"
+            )
+        if self.data.views and not self.data.augment:
+            raise ConfigError("views requires augment")
 
     @property
     def title(self) -> str:
@@ -72,7 +122,8 @@ class RunConfig:
         """
         data, beta = self.data, self.data.sampling_beta
         parts = [self.loss.title]
-        if self.model.freeze and data.sampling == "class_balanced":
+        retrained = self.model.freeze and self.model.weights != IMAGENET  # the weights are those of a run
+        if retrained and data.sampling == "class_balanced":
             parts.append("cRT")
         elif data.sampling != "shuffled":
             kind = data.sampling.replace("class_balanced", "class-balanced").replace("square_root", "square-root")
@@ -130,7 +181,10 @@ class RunConfig:
         parts += [f"fold{fold}"] if fold is not None else []
         readable = "-".join(re.sub(r"[^\w.]+", "_", part) for part in parts)
         # Only what differs from the defaults: an option that is added later does not rename earlier runs.
-        canonical = json.dumps({"version": self.version} | without_defaults(self), sort_keys=True)
+        content = {"version": self.version} | without_defaults(self)
+        if not data.is_catalogued:  # the fingerprint says which images they are, whatever their folder is called
+            content["data"].pop("name", None)
+        canonical = json.dumps(content, sort_keys=True)
         return f"{readable}-{hashlib.sha256(canonical.encode()).hexdigest()[:10]}"
 
     @property

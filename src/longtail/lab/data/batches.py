@@ -11,7 +11,7 @@ import numpy as np
 from longtail._checks import check_positive_integer
 from longtail.counts import IntArray
 
-__all__ = ["BatchPlan", "Order", "Shard", "in_order", "shuffled"]
+__all__ = ["BatchPlan", "Order", "Shard", "cut", "in_order", "shuffled"]
 
 Order = Callable[[int], IntArray]
 """From the epoch to its samples, one after the other: what a sampler of any kind is here. All epochs are as long."""
@@ -81,7 +81,7 @@ class BatchPlan:
         check_positive_integer("count", count)
         check_positive_integer("batch_size", batch_size)
         self.shard, self.count = shard, count
-        self._edges = _cut(count, math.ceil(count / batch_size))
+        self._edges = cut(count, math.ceil(count / batch_size))
         self.smallest = count // len(self)
 
     def __len__(self) -> int:
@@ -103,11 +103,16 @@ class BatchPlan:
     def part(self, batch: int) -> tuple[slice, int]:
         """Where in the epoch's order this process finds its part of a batch, and how large the whole batch is."""
         first, last = self._edges[batch], self._edges[batch + 1]
-        parts = _cut(last - first, self.shard.processes)
+        parts = cut(last - first, self.shard.processes)
         return slice(first + parts[self.shard.rank], first + parts[self.shard.rank + 1]), last - first
 
 
-def _cut(count: int, parts: int) -> list[int]:
-    """Edges of ``parts`` pieces of ``count``, the larger ones first."""
+def cut(count: int, parts: int) -> list[int]:
+    """Edges of ``parts`` pieces of ``count``, the larger ones first.
+
+    Example:
+        >>> cut(10, 3)
+        [0, 4, 7, 10]
+    """
     size, larger = divmod(count, parts)
     return [part * size + min(part, larger) for part in range(parts + 1)]

@@ -12,7 +12,7 @@ from typing import Literal
 from rich.console import Console
 
 from longtail._checks import check_choice
-from longtail.lab.data.cifar import ARCHIVES, cifar_places, open_cifar
+from longtail.lab.data.cifar import ARCHIVES, LAYOUTS, cifar_sources, open_cifar
 from longtail.lab.data.dataset import ImageDataset
 from longtail.lab.data.digits import open_digits
 from longtail.lab.data.errors import DataError
@@ -37,8 +37,8 @@ class Entry:
     about: str
     open: Callable[[Path], ImageDataset]
     """From the data folder."""
-    places: tuple[str, ...]
-    """Files and folders below the data folder; where one of them is, the data set is."""
+    sources: tuple[str, ...]
+    """Files and folders below the data folder; if one of them exists, so does the data set."""
     archives: tuple[Archive, ...] = ()
     """What is downloaded."""
     subfolder: str = ""
@@ -48,77 +48,58 @@ class Entry:
 
     def is_in(self, folder: Path) -> bool:
         """Whether it seems to be there; opening it tells whether all of it is."""
-        return any((folder / place).exists() for place in self.places)
+        return any((folder / source).exists() for source in self.sources)
+
+
+def _inaturalist(path: str, md5: str, *holds: str) -> Archive:
+    return Archive(url=f"{INATURALIST}/{path}", md5=md5, holds=holds)
 
 
 CATALOG = {
     "digits": Entry(
-        about="handwritten digits, 8 × 8, 10 classes; embedded", open=lambda folder: open_digits(), places=("/",)
+        about="handwritten digits, 8 × 8, 10 classes; embedded", open=lambda folder: open_digits(), sources=("/",)
     ),
-    "cifar10": Entry(
-        about="photographs, 32 × 32, 10 classes",
-        open=partial(open_cifar, "cifar10"),
-        places=cifar_places("cifar10"),
-        archives=(ARCHIVES["cifar-10-batches-bin"],),
-    ),
-    "cifar20": Entry(
-        about="CIFAR-100 with its 20 coarse classes",
-        open=partial(open_cifar, "cifar20"),
-        places=cifar_places("cifar20"),
-        archives=(ARCHIVES["cifar-100-binary"],),
-    ),
-    "cifar100": Entry(
-        about="photographs, 32 × 32, 100 classes",
-        open=partial(open_cifar, "cifar100"),
-        places=cifar_places("cifar100"),
-        archives=(ARCHIVES["cifar-100-binary"],),
-    ),
+    **{
+        name: Entry(
+            about=about,
+            open=partial(open_cifar, name),
+            sources=cifar_sources(name),
+            archives=(ARCHIVES[next(iter(LAYOUTS[name]))],),
+        )
+        for name, about in (
+            ("cifar10", "photographs, 32 × 32, 10 classes"),
+            ("cifar20", "CIFAR-100 with its 20 coarse classes"),
+            ("cifar100", "photographs, 32 × 32, 100 classes"),
+        )
+    },
     # Addresses and checksums: https://github.com/visipedia/inat_comp
     "inaturalist2017": Entry(
         about="species, 5,089 classes, imbalance 435; 186 GB",
         open=partial(open_inaturalist, 2017),
-        places=("inaturalist2017/train2017.json", "train2017.json"),
+        sources=("inaturalist2017/train2017.json", "train2017.json"),
         subfolder="inaturalist2017",
         archives=(
-            Archive(
-                url=f"{INATURALIST}/2017/train_val2017.zip",
-                md5="444c835f6459867ad69fcb36478786e7",
-                holds=("train2017.json", "val2017.json"),
+            _inaturalist(
+                "2017/train_val2017.zip", "444c835f6459867ad69fcb36478786e7", "train2017.json", "val2017.json"
             ),
-            Archive(
-                url=f"{INATURALIST}/2017/train_val_images.tar.gz",
-                md5="7c784ea5e424efaec655bd392f87301f",
-                holds=("train_val_images",),
-            ),
+            _inaturalist("2017/train_val_images.tar.gz", "7c784ea5e424efaec655bd392f87301f", "train_val_images"),
         ),
     ),
     "inaturalist2018": Entry(
         about="species, 8,142 classes, imbalance 500; 120 GB",
         open=partial(open_inaturalist, 2018),
-        places=("inaturalist2018/train2018.json", "train2018.json"),
+        sources=("inaturalist2018/train2018.json", "train2018.json"),
         subfolder="inaturalist2018",
         archives=(
-            Archive(
-                url=f"{INATURALIST}/2018/train2018.json.tar.gz",
-                md5="bfa29d89d629cbf04d826a720c0a68b0",
-                holds=("train2018.json",),
-            ),
-            Archive(
-                url=f"{INATURALIST}/2018/val2018.json.tar.gz",
-                md5="f2ed8bfe3e9901cdefceb4e53cd3775d",
-                holds=("val2018.json",),
-            ),
-            Archive(
-                url=f"{INATURALIST}/2018/train_val2018.tar.gz",
-                md5="b1c6952ce38f31868cc50ea72d066cc3",
-                holds=("train_val2018",),
-            ),
+            _inaturalist("2018/train2018.json.tar.gz", "bfa29d89d629cbf04d826a720c0a68b0", "train2018.json"),
+            _inaturalist("2018/val2018.json.tar.gz", "f2ed8bfe3e9901cdefceb4e53cd3775d", "val2018.json"),
+            _inaturalist("2018/train_val2018.tar.gz", "b1c6952ce38f31868cc50ea72d066cc3", "train_val2018"),
         ),
     ),
     "imagenet": Entry(
         about="ILSVRC 2012, 1,000 classes",
         open=open_imagenet,
-        places=("imagenet", "ILSVRC2012", "ILSVRC"),
+        sources=("imagenet", "ILSVRC2012", "ILSVRC"),
         origin="only to be had with an account at https://image-net.org: put its folders train and val into the folder "
         "imagenet of the data folder",
     ),

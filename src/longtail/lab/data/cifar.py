@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from longtail.lab.data.dataset import ImageDataset, InMemoryImages
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.fetch import Archive, unpack
 
-__all__ = ["ARCHIVES", "cifar_places", "open_cifar"]
+__all__ = ["ARCHIVES", "cifar_sources", "open_cifar"]
 
 PIXELS = 3 * 32 * 32
 SITE = "https://www.cs.toronto.edu/~kriz/"
@@ -24,7 +23,7 @@ SITE = "https://www.cs.toronto.edu/~kriz/"
 Pixels = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Layout:
     """Where one form of a CIFAR release keeps its images, labels and names."""
 
@@ -39,80 +38,43 @@ class Layout:
     names_key: str = ""
 
 
-@dataclass(frozen=True)
-class Release:
-    """One of the data sets: the folders and archives it may be in, and what is in them."""
-
-    layouts: Mapping[str, Layout]
-    """By folder."""
-    images: tuple[int, int]
-    """Training and test images of the official release."""
+def _of_100(kind: str, byte: int) -> dict[str, Layout]:
+    names = f"{kind}_label_names"
+    return {
+        "cifar-100-binary": Layout(("train.bin",), "test.bin", f"{names}.txt", byte, label_bytes=2),
+        "cifar-100-python": Layout(("train",), "test", "meta", f"{kind}_labels", names_key=names),
+    }
 
 
 BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
-
-def _of_100(kind: str, byte: int) -> dict[str, Layout]:
-    names = f"{kind}_label_names"
-    return {
-        "cifar-100-binary": Layout(
-            train=("train.bin",), test="test.bin", names=f"{names}.txt", labels=byte, label_bytes=2
+LAYOUTS = {
+    "cifar10": {
+        "cifar-10-batches-bin": Layout(
+            tuple(f"{batch}.bin" for batch in BATCHES), "test_batch.bin", "batches.meta.txt", 0, label_bytes=1
         ),
-        "cifar-100-python": Layout(
-            train=("train",), test="test", names="meta", labels=f"{kind}_labels", names_key=names
-        ),
-    }
-
-
-RELEASES = {
-    "cifar10": Release(
-        {
-            "cifar-10-batches-bin": Layout(
-                train=tuple(f"{batch}.bin" for batch in BATCHES),
-                test="test_batch.bin",
-                names="batches.meta.txt",
-                labels=0,
-                label_bytes=1,
-            ),
-            "cifar-10-batches-py": Layout(
-                train=BATCHES, test="test_batch", names="batches.meta", labels="labels", names_key="label_names"
-            ),
-        },
-        (50_000, 10_000),
-    ),
-    "cifar20": Release(_of_100("coarse", 0), (50_000, 10_000)),
-    "cifar100": Release(_of_100("fine", 1), (50_000, 10_000)),
+        "cifar-10-batches-py": Layout(BATCHES, "test_batch", "batches.meta", "labels", names_key="label_names"),
+    },
+    "cifar20": _of_100("coarse", 0),
+    "cifar100": _of_100("fine", 1),
 }
+"""Of each data set, by folder."""
+
+IMAGES = (50_000, 10_000)
+"""Training and test images of each official release."""
 
 SIZES = {"cifar10": (10, 5_000), "cifar20": (20, 2_500), "cifar100": (100, 500)}
 """Classes of the official releases, and training images of each class."""
 
-# The checksums are those of https://www.cs.toronto.edu/~kriz/cifar.html.
 ARCHIVES = {
-    "cifar-10-batches-bin": Archive(
-        url=f"{SITE}cifar-10-binary.tar.gz",
-        md5="c32a1d4ab5d03f1284b67883e8d87530",
-        holds=("cifar-10-batches-bin",),
-        bytes=170_052_171,
-    ),
-    "cifar-10-batches-py": Archive(
-        url=f"{SITE}cifar-10-python.tar.gz",
-        md5="c58f30108f718f92721af3b95e74349a",
-        holds=("cifar-10-batches-py",),
-        bytes=170_498_071,
-    ),
-    "cifar-100-binary": Archive(
-        url=f"{SITE}cifar-100-binary.tar.gz",
-        md5="03b5dce01913d631647c71ecec9e9cb8",
-        holds=("cifar-100-binary",),
-        bytes=168_513_733,
-    ),
-    "cifar-100-python": Archive(
-        url=f"{SITE}cifar-100-python.tar.gz",
-        md5="eb9058c3a382ffc7106e4002c42a8d85",
-        holds=("cifar-100-python",),
-        bytes=169_001_437,
-    ),
+    folder: Archive(url=f"{SITE}{name}.tar.gz", md5=md5, holds=(folder,), bytes=size)
+    for folder, name, md5, size in (
+        # The checksums are those of https://www.cs.toronto.edu/~kriz/cifar.html.
+        ("cifar-10-batches-bin", "cifar-10-binary", "c32a1d4ab5d03f1284b67883e8d87530", 170_052_171),
+        ("cifar-10-batches-py", "cifar-10-python", "c58f30108f718f92721af3b95e74349a", 170_498_071),
+        ("cifar-100-binary", "cifar-100-binary", "03b5dce01913d631647c71ecec9e9cb8", 168_513_733),
+        ("cifar-100-python", "cifar-100-python", "eb9058c3a382ffc7106e4002c42a8d85", 169_001_437),
+    )
 }
 
 
@@ -123,20 +85,14 @@ def open_cifar(name: str, folder: Path) -> ImageDataset:
         name: ``"cifar10"``, ``"cifar100"``, or ``"cifar20"``: CIFAR-100 with its 20 coarse labels.
         folder: holds ``cifar-10-batches-bin``, ``cifar-10-batches-py``, ``cifar-100-binary``, ``cifar-100-python``, or
             an official archive of one of them.
-
-    Example:
-        >>> open_cifar("cifar10", Path("nowhere"))
-        Traceback (most recent call last):
-        longtail.lab.data.errors.DataError: cifar10 is not in nowhere: ...
     """
-    release = RELEASES[name]
-    form = _find_form(name, release, folder)
-    layout = release.layouts[form]
+    form = _find_form(name, folder)
+    layout = LAYOUTS[name][form]
     read = _read_binary if layout.label_bytes else _read_pickled
     classes = _read_names(folder / form / layout.names, layout)
     splits: list[InMemoryImages] = []
     notes: list[str] = []
-    for files, expected in zip((layout.train, (layout.test,)), release.images, strict=True):
+    for files, expected in zip((layout.train, (layout.test,)), IMAGES, strict=True):
         paths = [folder / form / file for file in files]
         parts = [_checked(path, *read(path, layout), classes) for path in paths]
         images = InMemoryImages(
@@ -144,8 +100,8 @@ def open_cifar(name: str, folder: Path) -> ImageDataset:
             np.concatenate([labels for _, labels in parts]),
         )
         if len(images) != expected:
-            place = paths[0] if len(paths) == 1 else folder / form
-            notes.append(f"{place} holds {len(images):,} images, the official release {expected:,}")
+            source = paths[0] if len(paths) == 1 else folder / form
+            notes.append(f"{source} holds {len(images):,} images, the official release {expected:,}")
         splits.append(images)
     return ImageDataset(
         name=name,
@@ -161,22 +117,21 @@ def open_cifar(name: str, folder: Path) -> ImageDataset:
     )
 
 
-def cifar_places(name: str) -> tuple[str, ...]:
+def cifar_sources(name: str) -> tuple[str, ...]:
     """The folders and archives that the data set can be in."""
-    forms = RELEASES[name].layouts
-    return (*forms, *(ARCHIVES[form].name for form in forms))
+    return (*LAYOUTS[name], *(ARCHIVES[form].name for form in LAYOUTS[name]))
 
 
-def _find_form(name: str, release: Release, folder: Path) -> str:
-    for form in release.layouts:
+def _find_form(name: str, folder: Path) -> str:
+    for form in LAYOUTS[name]:
         if (folder / form).is_dir():
             return form
-    for form in release.layouts:
+    for form in LAYOUTS[name]:
         if (folder / ARCHIVES[form].name).is_file():
             unpack(ARCHIVES[form], folder)
             return form
-    places = ", ".join(cifar_places(name))
-    raise DataError(f"{name} is not in {folder}: no {places}; longtail data fetch {name} gets it")
+    sources = ", ".join(cifar_sources(name))
+    raise DataError(f"{name} is not in {folder}: no {sources}; longtail data fetch {name} gets it")
 
 
 def _read_names(path: Path, layout: Layout) -> tuple[str, ...]:

@@ -21,7 +21,18 @@ from torch.nn import functional as F
 
 from longtail.lab.data.errors import DataError
 
-__all__ = ["FORMATS", "centre_box", "check_image", "random_box", "read_centre_crop", "read_crop", "read_image"]
+__all__ = [
+    "CROP_FRACTION",
+    "FORMATS",
+    "centre_box",
+    "check_image",
+    "random_box",
+    "read_centre_crop",
+    "read_crop",
+    "read_image",
+    "resize",
+    "shorter_side",
+]
 
 Pixels = npt.NDArray[np.uint8]
 Box = tuple[float, float, float, float]
@@ -41,6 +52,9 @@ FORMATS = {
 }
 """What is read, by Pillow's names, with the endings of such files. Pillow knows more formats, and hands those of
 PostScript to another program. TGA has no signature, so it comes last."""
+
+CROP_FRACTION = 0.875
+"""Of the shorter side, that evaluation keeps: 224 of 256 pixels."""
 
 _FILTERS = threading.Lock()
 
@@ -63,17 +77,24 @@ def read_image(path: Path) -> Pixels:
         return np.array(turn(_to_rgb(image)))
 
 
-def read_crop(path: Path, size: int, choose_box: Callable[[int, int], Box], mirror: bool = False) -> Tensor:
+def read_crop(
+    path: Path,
+    size: int,
+    choose_box: Callable[[int, int], Box],
+    mirror: bool = False,
+    interpolation: str = "bilinear",
+) -> Tensor:
     """A box of the image, scaled to ``size`` × ``size``, upright, uint8 of shape (3, size, size).
 
     A JPEG is decoded at the smallest of the scales 1, 1/2, 1/4 and 1/8 that leaves the box at least ``size`` wide and
-    high. Then comes bilinear interpolation as Pillow does it, but PyTorch's: twice as fast, and the same to one shade.
+    high. Then comes interpolation as Pillow does it, but PyTorch's: twice as fast, and the same to one shade.
 
     Args:
         path: an image file of one of :data:`FORMATS`.
         size: width and height of the result.
         choose_box: from the width and height of the image to the box.
         mirror: whether to swap left and right.
+        interpolation: ``"bilinear"`` or ``"bicubic"``.
     """
     with _opened(path) as image:
         width, height = image.size
@@ -85,14 +106,38 @@ def read_crop(path: Path, size: int, choose_box: Callable[[int, int], Box], mirr
         right, bottom = max(round(right * x), left + 1), max(round(bottom * y), top + 1)
         crop = turn(_to_rgb(image).crop((left, top, right, bottom)))
     pixels = torch.from_numpy(np.array(crop)).permute(2, 0, 1)
-    scaled = F.interpolate(pixels[None], (size, size), mode="bilinear", antialias=True)[0]
+    scaled = resize(pixels[None], size, interpolation)[0]
     return scaled.flip(2) if mirror else scaled
 
 
-def read_centre_crop(path: Path, size: int) -> Tensor:
-    """The middle of the image, as networks are evaluated on it: the shorter side is scaled to 8/7 of ``size``."""
-    part = size / (size + round(size / 7))
-    return read_crop(path, size, lambda width, height: centre_box(width, height, part))
+def read_centre_crop(
+    path: Path, size: int, interpolation: str = "bilinear", crop_fraction: float = CROP_FRACTION
+) -> Tensor:
+    """The middle of the image, as networks are evaluated on it; its sides are ``crop_fraction`` of the shorter side."""
+    part = size / round(size / crop_fraction)
+    return read_crop(path, size, lambda width, height: centre_box(width, height, part), interpolation=interpolation)
+
+
+def resize(pixels: Tensor, size: int, interpolation: str = "bilinear") -> Tensor:
+    """Images scaled to ``size`` × ``size``, antialiased.
+
+    Shapes: uint8, (N, channels, height, width) to (N, channels, size, size).
+
+    Example:
+        >>> resize(torch.full((1, 3, 8, 8), 7, dtype=torch.uint8), 32, "bicubic").unique()
+        tensor([7], dtype=torch.uint8)
+    """
+    if pixels.device.type == "cpu":
+        return F.interpolate(pixels, (size, size), mode=interpolation, antialias=True)
+    # Accelerators interpolate floats only.
+    scaled = F.interpolate(pixels.float(), (size, size), mode=interpolation, antialias=True)
+    return scaled.round().clamp(0, 255).to(torch.uint8)
+
+
+def shorter_side(path: Path) -> int:
+    """Width or height of an image file in pixels, whichever is less, from its header."""
+    with _opened(path) as image:
+        return min(image.size)
 
 
 def check_image(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Archives of public data sets: downloaded, checked and unpacked; what is in its place is whole."""
+"""Archives of public data sets: downloaded, checked and unpacked, whole or not at all."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ __all__ = ["Archive", "fetch", "unpack"]
 
 CHUNK = 1 << 18
 PAUSE = 1.0  # seconds before the attempt that follows one without progress, twice as many after two, and so on
-HTTP = (web.ProxyHandler, web.HTTPHandler, web.HTTPSHandler, web.HTTPRedirectHandler, web.UnknownHandler)
-HTTP_ERRORS = (web.HTTPErrorProcessor, web.HTTPDefaultErrorHandler)
 CONNECTION_LOST = (ConnectionError, TimeoutError, HTTPException, ssl.SSLError)
 BROKEN = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError, ValueError)
 
@@ -73,7 +71,7 @@ def fetch(
 ) -> None:
     """Download, check and unpack ``archive`` into ``folder``, as far as that is still to be done.
 
-    The download (from ``url`` if given) goes on where an earlier one stopped. A connection that breaks off or is silent
+    The download (from ``url`` if given) resumes where an earlier one stopped. A connection that breaks off or is silent
     for ``timeout`` seconds is made anew, until ``attempts`` in a row got no further than any before. An archive that
     was there already is kept, a downloaded one is removed. Another process that fetches the same one is waited for.
 
@@ -158,7 +156,7 @@ def _download(archive: Archive, path: Path, url: str, timeout: float, attempts: 
             _complete(file, archive.md5, url, timeout, attempts, lambda: bar.update(task, completed=file.tell()))
         except DataError as error:
             if file.tell():
-                raise DataError(f"{error}; the next call goes on from the {file.tell()} bytes in {part}") from error
+                raise DataError(f"{error}; the next call resumes from the {file.tell()} bytes in {part}") from error
             part.unlink()
             raise
         os.fsync(file.fileno())
@@ -178,7 +176,7 @@ def _complete(
             file.truncate(file.seek(0))
             if followed:
                 raise DataError(f"{url}: its md5 should be {md5}, but is {found}")
-            reason = "the server does not go on where the download stopped"
+            reason = "the server does not resume where the download stopped"
         except CONNECTION_LOST as error:
             reason = _reason(error)
         fruitless = 0 if file.tell() > furthest else fruitless + 1
@@ -205,13 +203,11 @@ def _continue(file: BufferedIOBase, url: str, timeout: float, show: Callable[[],
 
 
 def _connect(url: str, start: int, timeout: float) -> HTTPResponse:
-    # Not urlopen, which also opens file:// and ftp://.
-    opener = web.OpenerDirector()
-    for handler in HTTP + HTTP_ERRORS:
-        opener.add_handler(handler())
     headers = {"User-Agent": "longtail"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
-        return cast(HTTPResponse, opener.open(web.Request(url, headers=headers), timeout=timeout))
+        if urlsplit(url).scheme not in ("http", "https"):  # urllib also opens file:// and ftp://
+            raise ValueError("unknown url type")
+        return cast(HTTPResponse, web.urlopen(web.Request(url, headers=headers), timeout=timeout))
     except HTTPError as error:
         if start and error.code == 416:
             return cast(HTTPResponse, error)
@@ -256,14 +252,14 @@ def _extract_tar(path: Path, target: Path, names: list[str]) -> None:
             pass
 
 
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     """Write a file or folder with the rights of any new one: not tarfile's way, which is safe from Python 3.11.4 on."""
     source = archive.extractfile(member)
     if source is None:  # a folder
-        place.mkdir(parents=True, exist_ok=True)
+        target.mkdir(parents=True, exist_ok=True)
         return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with source, place.open("wb") as file:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source, target.open("wb") as file:
         shutil.copyfileobj(source, file, CHUNK)
 
 

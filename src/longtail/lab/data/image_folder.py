@@ -5,22 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from longtail._checks import check_positive_integer
-from longtail.counts import IntArray
 from longtail.lab.data.dataset import ImageDataset, ImageFiles
 from longtail.lab.data.errors import DataError
+from longtail.lab.data.folds import held_out_part
 from longtail.lab.data.image_scan import IMAGE_ENDINGS, list_images
 from longtail.lab.data.list_files import LIST_ENDINGS, Labelled, check_files_exist, read_list
-from longtail.lab.data.subset import shuffled_by_class
 
 __all__ = ["ImageFolderOptions", "fingerprint", "labelled_images", "open_image_folder"]
 
@@ -47,11 +46,24 @@ class ImageFolderOptions:
     """Fraction of each class held out for testing, if there are no test images."""
     split_seed: int = 0
     """Seed of that split."""
+    path_column: str | None = None
+    """Column of a CSV file with the paths; path, file, image and the like by default."""
+    label_column: str | None = None
+    """Column of a CSV file with the class names; label, class, species and the like by default."""
+    group_column: str | None = None
+    """Column of a CSV file with the groups; group or group_id by default."""
+    group_pattern: str | None = None
+    """Regular expression that finds the group of an image in its path, such as patient[0-9]+; groups are not split."""
 
     @property
     def locations(self) -> dict[str, Path | None]:
         """Where files are: what they hold counts for a run, and not where they were found."""
         return {"test_data": self.test_data, "image_root": self.image_root}
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """The columns that are named."""
+        return {"path": self.path_column, "label": self.label_column, "group": self.group_column}
 
     @property
     def is_default(self) -> bool:
@@ -78,8 +90,12 @@ def open_image_folder(
         raise DataError(f"{data} does not exist")
     if options.class_depth is not None:
         check_positive_integer("class_depth", options.class_depth)
+    if options.group_column and options.group_pattern:
+        raise DataError("group_column and group_pattern exclude each other")
     notes: list[str] = []
     train, test = _find_splits(data, options, notes)
+    if (named := [name for name, column in options.columns.items() if column]) and not _is_table(train.source):
+        raise DataError(f"{named[0]}_column requires a CSV file: {train.source} has no columns")
     for labelled in (train, test):
         if check_lists and labelled and labelled.source.is_file():
             check_files_exist(labelled)
@@ -93,13 +109,23 @@ def open_image_folder(
         both = _everywhere(train) & _everywhere(test)
         if both:
             notes.append(f"{len(both):,} images are in both the training and the test set, such as {min(both)}")
+        _check_groups(train, test)
+        if train.groups and not test.groups:
+            notes.append(f"{test.source} has no groups: a group may be in both the training and the test set")
     else:
         if len(set(train.paths)) < len(train.paths):
             raise DataError(f"{train.source} names an image twice: give the test images apart, so that none is in both")
         labels = train_files.labels.numpy()
-        apart = stratified_part(labels, options.test_fraction, options.split_seed)
-        single = sorted(set(range(len(classes))) - set(labels[apart].tolist()))
-        notes += [f"class {classes[label]!r} has a single image, which is not tested on" for label in single]
+        apart = held_out_part(
+            labels, options.test_fraction, options.split_seed, train_files.groups, name="test_fraction"
+        )
+        untested = [classes[label] for label in sorted(set(range(len(classes))) - set(labels[apart].tolist()))]
+        if train.groups and not apart.any():
+            raise DataError(f"{train.source} has no group to test on: each has the only images of a class")
+        if train.groups and untested:
+            notes.append(f"{len(untested)} of {len(classes)} classes have no test images, such as {untested[0]!r}")
+        else:
+            notes += [f"class {name!r} has a single image, which is not tested on" for name in untested]
         test_files = train_files.subset(np.flatnonzero(apart))
         train_files = train_files.subset(np.flatnonzero(~apart))
     return ImageDataset(
@@ -108,7 +134,7 @@ def open_image_folder(
 
 
 def labelled_images(
-    data: Path, classes: Sequence[str], split: str, class_depth: int | None = None
+    data: Path, classes: Sequence[str], split: str, options: ImageFolderOptions = ImageFolderOptions()
 ) -> tuple[ImageFiles, str | None]:
     """All images of a folder or list, to evaluate on; of one that has training and test images, those of a split.
 
@@ -116,31 +142,17 @@ def labelled_images(
         data: the folder or the list.
         classes: class names by index; other classes are refused.
         split: ``"train"`` or ``"test"``.
-        class_depth: number of folder names that make a class.
+        options: how to read them; their groups do not matter.
 
     Returns:
         The images, and their split if there is one.
     """
-    train, test = _find_splits(data, ImageFolderOptions(class_depth=class_depth), [])
+    files = replace(options, test_data=None, image_root=None, group_column=None, group_pattern=None)
+    train, test = _find_splits(data, files, [])
     chosen = train if test is None or split == "train" else test
     if chosen.source.is_file():
         check_files_exist(chosen)
     return _files(chosen, list(classes)), None if test is None else split
-
-
-def stratified_part(labels: IntArray, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Mark ``fraction`` of each class: at least one sample, and never the last one.
-
-    Example:
-        >>> stratified_part(np.array([0, 0, 0, 0, 1, 1, 2]), fraction=0.25, seed=0).astype(int)
-        array([0, 0, 1, 0, 1, 0, 0])
-    """
-    if not 0 < fraction < 1:
-        raise ValueError(f"test_fraction must be between 0 and 1, got {fraction}")
-    marked = np.zeros(len(labels), dtype=np.bool_)
-    for samples in shuffled_by_class(labels, seed):
-        marked[samples[: min(max(round(fraction * len(samples)), 1), len(samples) - 1)]] = True
-    return marked
 
 
 def _find_splits(data: Path, options: ImageFolderOptions, notes: list[str]) -> tuple[Labelled, Labelled | None]:
@@ -203,6 +215,21 @@ def _test_list_beside(train: Path) -> Path | None:
     return next((path for path in names if path.is_file()), None)
 
 
+def _is_table(source: Path) -> bool:
+    return source.is_file() and source.suffix.lower() != ".txt"
+
+
+def _check_groups(train: Labelled, test: Labelled) -> None:
+    """Refuse a group that is in both splits: the test would be of images like those trained on."""
+    if both := set(train.groups) & set(test.groups):
+        group = min(both)
+        paths = [each.root / each.paths[each.groups.index(group)] for each in (train, test)]
+        raise DataError(
+            f"{len(both):,} groups are in both the training and the test images, such as {group!r}: "
+            f"{paths[0]} and {paths[1]}"
+        )
+
+
 def _by_split_column(labelled: Labelled) -> tuple[Labelled, Labelled]:
     strange = set(labelled.splits) - set(SPLITS)
     if strange:
@@ -215,10 +242,26 @@ def _by_split_column(labelled: Labelled) -> tuple[Labelled, Labelled]:
 
 def _read(source: Path, options: ImageFolderOptions) -> Labelled:
     if source.is_dir():
-        return _read_folder(source, options.class_depth)
-    if source.suffix.lower() not in LIST_ENDINGS:
+        labelled = _read_folder(source, options.class_depth)
+    elif source.suffix.lower() not in LIST_ENDINGS:
         raise DataError(f"{source} is neither a folder nor a list ({', '.join(LIST_ENDINGS)})")
-    return read_list(source, options.image_root)
+    else:
+        labelled = read_list(source, options.image_root, options.columns)
+    if options.group_pattern is not None:
+        labelled.groups = [_group_of(path, options.group_pattern) for path in labelled.paths]
+    return labelled
+
+
+def _group_of(path: str, pattern: str) -> str:
+    """What the pattern captures in a path, or all that it matches."""
+    try:
+        found = re.search(pattern, path)
+    except re.error as error:
+        raise DataError(f"group_pattern {pattern!r} is no regular expression: {error}") from None
+    captured = "/".join(part for part in found.groups() if part) or found[0] if found else ""
+    if not captured:
+        raise DataError(f"group_pattern {pattern!r} does not match {path}: every image needs a group")
+    return captured
 
 
 def _read_folder(folder: Path, class_depth: int | None) -> Labelled:
@@ -254,7 +297,7 @@ def _files(labelled: Labelled, classes: list[str]) -> ImageFiles:
         raise DataError(
             f"{labelled.source}: {path} is of class {unknown}, which is not among the {len(classes)} training classes"
         ) from None
-    return ImageFiles(labelled.root, labelled.paths, labels)
+    return ImageFiles(labelled.root, labelled.paths, labels, labelled.groups or None)
 
 
 def _by_number_or_name(name: str) -> tuple[float, str]:
@@ -262,7 +305,7 @@ def _by_number_or_name(name: str) -> tuple[float, str]:
 
 
 def fingerprint(dataset: ImageDataset) -> str:
-    """SHA-256 of the class names and of the relative paths, sizes and labels of all images.
+    """SHA-256 of the class names and of the relative paths, sizes, labels and groups of all images.
 
     The same images have the same fingerprint wherever they are; one more, one less or another size changes it.
 
@@ -275,6 +318,8 @@ def fingerprint(dataset: ImageDataset) -> str:
         assert isinstance(images, ImageFiles)
         paths = [os.fsdecode(bytes(path)) for path in images.paths]
         content.append(sorted(zip(paths, _sizes(images), images.labels.tolist(), strict=True)))
+        if images.groups is not None:
+            content.append(sorted(zip(paths, map(os.fsdecode, images.groups.tolist()), strict=True)))
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

@@ -43,14 +43,16 @@ def list_images(root: Path) -> dict[str, Folder]:
     """
     top = os.path.abspath(root)
     cache = Cache("listings", root, version=2)
-    known = {place: Folder(**folder) for place, folder in cache.load().items()}
+    known = {inner_path: Folder(**folder) for inner_path, folder in cache.load().items()}
     listing: dict[str, Folder] = {}
     waiting: list[tuple[str, tuple[str, ...]]] = [("", (os.path.realpath(top),))]
     while waiting:
-        place, above = waiting.pop()
-        listing[place] = folder = _list_folder(os.path.join(top, place) if place else top, known.get(place))
+        inner_path, above = waiting.pop()
+        listing[inner_path] = folder = _list_folder(
+            os.path.join(top, inner_path) if inner_path else top, known.get(inner_path)
+        )
         for name in folder.folders:
-            inner = f"{place}/{name}" if place else name
+            inner = f"{inner_path}/{name}" if inner_path else name
             # Only a link can lead back up, so only links need to be resolved.
             path = os.path.join(top, inner)
             real = os.path.realpath(path) if os.path.islink(path) else os.path.join(above[-1], name)
@@ -58,7 +60,7 @@ def list_images(root: Path) -> dict[str, Folder]:
                 raise DataError(f"{path} is a link that leads back to {real}: a loop")
             waiting.append((inner, (*above, real)))
     if listing != known:
-        cache.save({place: asdict(folder) for place, folder in listing.items()})
+        cache.save({inner_path: asdict(folder) for inner_path, folder in listing.items()})
     return dict(sorted(listing.items()))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,8 +18,6 @@ __all__ = ["open_inaturalist"]
 YEARS = (2017, 2018)
 MEAN = (0.466 * 255, 0.471 * 255, 0.380 * 255)
 STD = (0.195 * 255, 0.194 * 255, 0.192 * 255)
-
-_KIND_NAMES = {int: "integer", str: "text"}
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,6 @@ def open_inaturalist(year: int, folder: Path) -> ImageDataset:
 
     Raises:
         DataError: files are missing, damaged, or contradict each other.
-
-    Example:
-        >>> open_inaturalist(2018, Path("nowhere"))
-        Traceback (most recent call last):
-        ...
-        longtail.lab.data.errors.DataError: no folder nowhere to find train2018.json in: ...
     """
     if year not in YEARS:
         raise ValueError(f"year must be 2017 or 2018, got {year}")
@@ -75,7 +67,7 @@ def open_inaturalist(year: int, folder: Path) -> ImageDataset:
 
 def _find_json(root: Path, split: str, year: int) -> Path:
     name = f"{split}{year}.json"
-    # The archive of 2017's JSON files unpacks into a folder of its own.
+    # The archive of 2017's JSON files unpacks into a folder.
     for file in (root / name, root / f"train_val{year}" / name):
         if file.is_file():
             return file
@@ -84,10 +76,36 @@ def _find_json(root: Path, split: str, year: int) -> Path:
 
 
 def _read_split(file: Path) -> _Split:
-    document = _read_json(file)
-    class_names = _read_class_names(file, document)
-    file_names = _read_file_names(file, document)
-    category_of_image = _read_annotations(file, document, file_names, class_names)
+    try:
+        document = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{file} is not valid JSON, perhaps it is truncated: {error}") from error
+    if not isinstance(document, dict):
+        raise DataError(f"{file} must hold a JSON object, not {type(document).__name__}")
+    class_names: dict[int, str] = {}
+    seen: set[str] = set()
+    for category_id, name, supercategory in _records(file, document, "categories", id=int, name=str, supercategory=str):
+        class_name = f"{supercategory}/{name}"
+        if category_id in class_names or class_name in seen:
+            raise DataError(f"{file}: category {category_id}, {class_name!r}, occurs twice in id or name")
+        class_names[category_id] = class_name
+        seen.add(class_name)
+    file_names: dict[int, str] = {}
+    for image_id, file_name in _records(file, document, "images", id=int, file_name=str):
+        if image_id in file_names:
+            raise DataError(f"{file}: two images have the id {image_id}")
+        if _leaves_folder(file_name):
+            raise DataError(f"{file}: file name {file_name!r} of image {image_id} leads out of the data folder")
+        file_names[image_id] = file_name
+    category_of_image: dict[int, int] = {}
+    for image_id, category_id in _records(file, document, "annotations", image_id=int, category_id=int):
+        if image_id not in file_names:
+            raise DataError(f"{file}: an annotation names image {image_id}, which is not among the images")
+        if category_id not in class_names:
+            raise DataError(f"{file}: image {image_id} has category {category_id}, which is not among the categories")
+        known = category_of_image.setdefault(image_id, category_id)
+        if known != category_id:
+            raise DataError(f"{file}: image {image_id} has two categories, {known} and {category_id}")
     category_ids: dict[str, int] = {}
     for image_id, file_name in sorted(file_names.items(), key=lambda item: item[1]):
         if image_id not in category_of_image:
@@ -98,77 +116,23 @@ def _read_split(file: Path) -> _Split:
     return _Split(file, class_names, category_ids)
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{file} is not valid JSON, perhaps it is truncated: {error}") from error
-    if not isinstance(document, dict):
-        raise DataError(f"{file} must hold a JSON object, not {type(document).__name__}")
-    return document
-
-
-def _column(file: Path, document: dict[str, Any], section: str, key: str, kind: type) -> list[Any]:
-    """The value of ``key`` in every record of ``section``."""
+def _records(file: Path, document: dict[str, Any], section: str, **kinds: type) -> Iterator[tuple[Any, ...]]:
+    """The values of these keys in every record of a section."""
     records = document.get(section)
     if not isinstance(records, list):
         raise DataError(f"{file} has no list {section!r}")
     for position, record in enumerate(records):
-        # Not isinstance: true is no id.
-        if not isinstance(record, dict) or type(record.get(key)) is not kind:
-            raise DataError(f"{file}: {section}[{position}] has no {_KIND_NAMES[kind]} {key!r}: {record!r:.100}")
-    return [record[key] for record in records]
-
-
-def _read_class_names(file: Path, document: dict[str, Any]) -> dict[int, str]:
-    ids = _column(file, document, "categories", "id", int)
-    names = _column(file, document, "categories", "name", str)
-    supercategories = _column(file, document, "categories", "supercategory", str)
-    class_names: dict[int, str] = {}
-    seen: set[str] = set()
-    for category_id, supercategory, name in zip(ids, supercategories, names, strict=True):
-        class_name = f"{supercategory}/{name}"
-        if category_id in class_names or class_name in seen:
-            raise DataError(f"{file}: category {category_id}, {class_name!r}, occurs twice in id or name")
-        class_names[category_id] = class_name
-        seen.add(class_name)
-    return class_names
-
-
-def _read_file_names(file: Path, document: dict[str, Any]) -> dict[int, str]:
-    """File name of each image id."""
-    ids = _column(file, document, "images", "id", int)
-    file_names: dict[int, str] = {}
-    for image_id, file_name in zip(ids, _column(file, document, "images", "file_name", str), strict=True):
-        if image_id in file_names:
-            raise DataError(f"{file}: two images have the id {image_id}")
-        if _leaves_folder(file_name):
-            raise DataError(f"{file}: file name {file_name!r} of image {image_id} leads out of the data folder")
-        file_names[image_id] = file_name
-    return file_names
+        for key, kind in kinds.items():
+            # Not isinstance: true is no id.
+            if not isinstance(record, dict) or type(record.get(key)) is not kind:
+                name = "integer" if kind is int else "text"
+                raise DataError(f"{file}: {section}[{position}] has no {name} {key!r}: {record!r:.100}")
+        yield tuple(record[key] for key in kinds)
 
 
 def _leaves_folder(file_name: str) -> bool:
     # The cheap test spares half a million paths.
     return os.path.isabs(file_name) or (".." in file_name and ".." in PurePosixPath(file_name).parts)
-
-
-def _read_annotations(
-    file: Path, document: dict[str, Any], file_names: dict[int, str], class_names: dict[int, str]
-) -> dict[int, int]:
-    """Category id of each image id."""
-    image_ids = _column(file, document, "annotations", "image_id", int)
-    category_ids = _column(file, document, "annotations", "category_id", int)
-    category_of_image: dict[int, int] = {}
-    for image_id, category_id in zip(image_ids, category_ids, strict=True):
-        if image_id not in file_names:
-            raise DataError(f"{file}: an annotation names image {image_id}, which is not among the images")
-        if category_id not in class_names:
-            raise DataError(f"{file}: image {image_id} has category {category_id}, which is not among the categories")
-        known = category_of_image.setdefault(image_id, category_id)
-        if known != category_id:
-            raise DataError(f"{file}: image {image_id} has two categories, {known} and {category_id}")
-    return category_of_image
 
 
 def _check_same_categories(train: _Split, test: _Split) -> None:

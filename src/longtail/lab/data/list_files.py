@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from longtail.lab.data.errors import DataError
+from longtail.lab.data.image_scan import IMAGE_ENDINGS
 
 __all__ = ["LIST_ENDINGS", "Labelled", "read_list"]
 
@@ -17,7 +20,10 @@ LIST_ENDINGS = (".txt", ".csv", ".tsv")
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path", "img", "img_path")
 LABEL_COLUMNS = ("label", "class", "category", "target", "class_name", "species", "y")
 MOST_CLASSES = 1_000_000
+GROUP_COLUMNS = ("group", "group_id")
 SPLIT_COLUMN = "split"
+WITH_GROUP = re.compile(rf"(.+(?:{'|'.join(map(re.escape, IMAGE_ENDINGS))}))\s+(-?\d+)\s+(\S+)", re.IGNORECASE)
+"""A line of a text file with a group: after a path and a whole number, so that no path with spaces is one."""
 
 
 @dataclass
@@ -31,6 +37,8 @@ class Labelled:
     names: list[str] = field(default_factory=list)
     splits: list[str] = field(default_factory=list)
     """What the column ``split`` of a CSV file says, if it has one."""
+    groups: list[str] = field(default_factory=list)
+    """What each image shows, such as an animal or a patient, if the source says so: a group stays in one split."""
     classes: list[str] | None = None
     """All class names in the order of their index, where the source has one."""
     left_out: list[str] = field(default_factory=list)
@@ -39,28 +47,32 @@ class Labelled:
     def where(self, split: str) -> Labelled:
         """The images of one split."""
         chosen = [place for place, name in enumerate(self.splits) if name == split]
-        paths, names = ([values[place] for place in chosen] for values in (self.paths, self.names))
-        return Labelled(self.root, self.source, paths, names, classes=self.classes)
+        paths, names, groups = (
+            [values[place] for place in chosen] if values else [] for values in (self.paths, self.names, self.groups)
+        )
+        return Labelled(self.root, self.source, paths, names, groups=groups, classes=self.classes)
 
 
-def read_list(source: Path, root: Path | None = None) -> Labelled:
+def read_list(source: Path, root: Path | None = None, columns: Mapping[str, str | None] = {}) -> Labelled:
     """Read a list of images.
 
     A text file has lines ``path label``. Labels that are all whole numbers are class indices, and a file
-    ``classes.txt`` beside the list may name the classes, one in a line; other labels are class names. A CSV file has a
-    header with a column for the path, one for the label, which is a class name, and if it likes one named ``split``
-    with ``train`` and ``test``.
+    ``classes.txt`` beside the list may name the classes, one in a line; other labels are class names. A third column,
+    after whole numbers or where the columns are separated by tabs, is the group. A CSV file has a header with a column
+    for the path and one for the label, which is a class name, and optionally ``group``, and ``split`` with ``train``
+    and ``test``.
 
     Args:
         source: the list.
         root: folder that the paths start from; by default the one that the list is in.
+        columns: names of the columns ``"path"``, ``"label"`` and ``"group"`` of a CSV file; None for the usual names.
     """
     labelled = Labelled(root or source.parent, source)
     text = _read_text(source)
     if source.suffix.lower() == ".txt":
         _read_lines(text, labelled)
     else:
-        _read_table(text, labelled)
+        _read_table(text, labelled, columns)
     if not labelled.paths:
         raise DataError(f"{source} lists no images")
     return labelled
@@ -85,14 +97,28 @@ def check_files_exist(labelled: Labelled) -> None:
 
 def _read_lines(text: str, labelled: Labelled) -> None:
     for number, line in enumerate(text.split("\n"), 1):
-        parts = line.rsplit(maxsplit=1)
+        parts = _fields(line)
         if len(parts) == 1:
             raise DataError(f"{labelled.source}, line {number}: {line.strip()!r} is not a path and a label")
-        if parts:
-            labelled.paths.append(_inside(parts[0].strip(), labelled, number))
-            labelled.names.append(parts[1])
+        if not parts:
+            continue
+        if labelled.paths and (len(parts) == 3) != bool(labelled.groups):
+            missing = "a group, but the lines before it have none" if len(parts) == 3 else "no group"
+            raise DataError(f"{labelled.source}, line {number}: {missing}")
+        labelled.paths.append(_inside(parts[0].strip(), labelled, number))
+        labelled.names.append(parts[1])
+        labelled.groups += parts[2:]
     if all(_is_whole_number(name) for name in labelled.names):
         _name_indices(labelled)
+
+
+def _fields(line: str) -> list[str]:
+    """The path, the label and perhaps the group of a line; a path may have spaces."""
+    tabbed = [part.strip() for part in line.split("\t")]
+    if len(tabbed) == 3 and all(tabbed):
+        return tabbed
+    found = WITH_GROUP.fullmatch(line.strip())
+    return list(found.groups()) if found else line.rsplit(maxsplit=1)
 
 
 def _name_indices(labelled: Labelled) -> None:
@@ -113,26 +139,33 @@ def _name_indices(labelled: Labelled) -> None:
     labelled.names = [labelled.classes[index] for index in indices]
 
 
-def _read_table(text: str, labelled: Labelled) -> None:
+def _read_table(text: str, labelled: Labelled, columns: Mapping[str, str | None]) -> None:
     header = text.partition("\n")[0]
     delimiter = max(",;\t", key=header.count)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
-        _read_rows(rows, labelled)
+        _read_rows(rows, labelled, columns)
     except csv.Error as error:
         raise DataError(f"{labelled.source}, line {rows.line_num}: {error}") from None
 
 
-def _read_rows(rows: Any, labelled: Labelled) -> None:
+def _read_rows(rows: Any, labelled: Labelled, given: Mapping[str, str | None]) -> None:
     columns = [name.strip().lower() for name in next(rows, [])]
-    path_column = next((columns.index(name) for name in PATH_COLUMNS if name in columns), None)
-    label_column = next((columns.index(name) for name in LABEL_COLUMNS if name in columns), None)
+
+    def find(what: str, usual: Sequence[str]) -> int | None:
+        name = given.get(what)
+        if name is not None and name.strip().lower() not in columns:
+            raise DataError(f"{labelled.source} has no column {name!r}: it has {', '.join(columns)}")
+        names = usual if name is None else [name.strip().lower()]
+        return next((columns.index(each) for each in names if each in columns), None)
+
+    path_column, label_column = find("path", PATH_COLUMNS), find("label", LABEL_COLUMNS)
     if path_column is None or label_column is None:
         raise DataError(
             f"{labelled.source} has the columns {', '.join(columns)}: one of {', '.join(PATH_COLUMNS)} "
-            f"and one of {', '.join(LABEL_COLUMNS)} are needed"
+            f"and one of {', '.join(LABEL_COLUMNS)} are needed, or name them by path_column and label_column"
         )
-    split_column = columns.index(SPLIT_COLUMN) if SPLIT_COLUMN in columns else None
+    group_column, split_column = find("group", GROUP_COLUMNS), find("split", [SPLIT_COLUMN])
     for row in rows:
         if not row:
             continue
@@ -144,6 +177,10 @@ def _read_rows(rows: Any, labelled: Labelled) -> None:
         labelled.names.append(row[label_column].strip())
         if split_column is not None:
             labelled.splits.append(row[split_column].strip().lower())
+        if group_column is not None:
+            if not row[group_column].strip():
+                raise DataError(f"{labelled.source}, line {rows.line_num}: no group")
+            labelled.groups.append(row[group_column].strip())
 
 
 def _inside(path: str, labelled: Labelled, line: int) -> str:

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from longtail.counts import IntArray
 from longtail.lab.data.batches import CROPS, BatchPlan, Order, Shard, in_order, shuffled
-from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images
-from longtail.lab.data.decode import random_box, read_centre_crop, read_crop
+from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images, InputSpec
+from longtail.lab.data.decode import random_box, read_centre_crop, read_crop, resize
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.mixing import Mixing
 
@@ -68,7 +68,7 @@ def training_loader(
     augment: bool = True,
     mixup: float = 0.0,
     cutmix: float = 0.0,
-    image_size: int = 224,
+    image_size: int | None = None,
     shard: Shard = Shard(),
     device: torch.device | str = "cpu",
     workers: int | None = None,
@@ -76,9 +76,10 @@ def training_loader(
     """Batches of the training images, in random order and augmented.
 
     Images in memory are padded with black pixels, cropped at random and mirrored, a whole batch at once; of image files
-    a random part is scaled to ``image_size`` and mirrored, in worker processes. The sequence of batches is a pure
-    function of (seed, epoch), whatever the number of processes and workers; but an image is mixed with one of the same
-    process's part of the batch, by the λ and the box of the whole batch.
+    a random part is scaled to ``image_size`` and mirrored, in worker processes. Where the data set has an
+    ``input_size``, images in memory are scaled to it and grey ones repeated in three channels. The sequence
+    of batches is a pure function of (seed, epoch), whatever the number of processes and workers; but an image is mixed
+    with one of the same process's part of the batch, by the λ and the box of the whole batch.
 
     Args:
         dataset: what to train on.
@@ -89,7 +90,7 @@ def training_loader(
         mixup: α of Mixup, 0 for none. The labels of mixed images are soft. Whether images are also augmented is up to
             ``augment``.
         cutmix: α of CutMix, 0 for none; with both, each batch has one of them.
-        image_size: width and height of what is read from image files; images in memory keep their own.
+        image_size: width and height of what is read from image files; by default the data set's ``input_size``.
         shard: the part of this process.
         device: where the batches are to be. Images in memory are kept there as a whole.
         workers: processes that read image files: one for each core, up to 8, by default; 0 reads in this one.
@@ -115,14 +116,14 @@ def evaluation_loader(
     batch_size: int,
     *,
     images: Images | None = None,
-    image_size: int = 224,
+    image_size: int | None = None,
     shard: Shard = Shard(),
     device: torch.device | str = "cpu",
     workers: int | None = None,
 ) -> Loader:
     """Batches of the test images, in order and not augmented, each image once over all processes.
 
-    Image files are scaled so that the shorter side is 8/7 of ``image_size`` (256 for 224), and cropped in the middle.
+    Image files are cropped in the middle; the crop's sides are the data set's ``crop_fraction`` of the shorter side.
 
     Args:
         dataset: what to evaluate on, and how its images are normalised.
@@ -148,21 +149,22 @@ def _loader(
     images: Images,
     order: Order,
     plan: BatchPlan,
-    image_size: int,
+    image_size: int | None,
     augment_seed: int | None,
     device: torch.device | str,
     workers: int | None,
 ) -> Loader:
     normalise = _Normalise(dataset, torch.device(device))
     if isinstance(images, ImageFiles):
-        crops = _Crops(images, image_size, augment_seed, dataset.flip)
+        crops = _Crops(dataset, images, image_size, augment_seed)
         return _FileLoader(crops, order, plan, normalise, min(8, available_cores()) if workers is None else workers)
     pixels = images.images.to(device)
     whole = _Whole(pixels) if augment_seed is None else _PadCropFlip(pixels, dataset.pad, dataset.flip, augment_seed)
-    return _InMemoryLoader(whole, images.labels.to(device), order, plan, normalise)
+    scaled = _ScaledToInput(whole, dataset.input_size, dataset.interpolation, len(dataset.mean))
+    return _InMemoryLoader(scaled, images.labels.to(device), order, plan, normalise)
 
 
-def _leave_signals_to_parent(_: int) -> None:
+def leave_signals_to_parent(_: int) -> None:
     """A signal for the whole group of processes: the one that trains saves and then ends the others."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -259,9 +261,23 @@ class _PadCropFlip:
         return crops.view(-1, *images.shape[1:])
 
 
+class _ScaledToInput:
+    """Images in memory as the network takes them: scaled, grey repeated in each channel."""
+
+    def __init__(self, images: _Whole | _PadCropFlip, size: int | None, interpolation: str, channels: int) -> None:
+        self.images, self.size, self.interpolation, self.channels = images, size, interpolation, channels
+        self.draw = images.draw
+
+    def take(self, chosen: Tensor, drawn: Tensor) -> Tensor:
+        pixels = self.images.take(chosen, drawn)
+        if self.size is None or not len(pixels):
+            return pixels
+        return resize(pixels, self.size, self.interpolation).expand(-1, self.channels, -1, -1)
+
+
 class _InMemoryLoader:
     def __init__(
-        self, images: _Whole | _PadCropFlip, labels: Tensor, order: Order, plan: BatchPlan, normalise: _Normalise
+        self, images: _ScaledToInput, labels: Tensor, order: Order, plan: BatchPlan, normalise: _Normalise
     ) -> None:
         self.images, self.labels, self.order, self.plan, self.normalise = images, labels, order, plan, normalise
 
@@ -294,8 +310,10 @@ class _MixedLoader:
 class _Crops(Dataset[Any]):
     """Reads the crop of one image file in a worker process; a broken file is returned as its error."""
 
-    def __init__(self, files: ImageFiles, size: int, augment_seed: int | None, flip: bool) -> None:
-        self.files, self.size, self.augment_seed, self.flip = files, size, augment_seed, flip
+    def __init__(self, dataset: ImageDataset, files: ImageFiles, size: int | None, augment_seed: int | None) -> None:
+        self.files, self.augment_seed, self.flip = files, augment_seed, dataset.flip
+        self.size = size or dataset.input_size or InputSpec.input_size
+        self.interpolation, self.crop_fraction = dataset.interpolation, dataset.crop_fraction
 
     def __getitem__(self, request: tuple[int, int, int]) -> tuple[Tensor | DataError, int]:
         epoch, position, index = request
@@ -307,11 +325,13 @@ class _Crops(Dataset[Any]):
 
     def _read(self, path: Path, epoch: int, position: int) -> Tensor:
         if self.augment_seed is None:
-            return read_centre_crop(path, self.size)
+            return read_centre_crop(path, self.size, self.interpolation, self.crop_fraction)
         # By position, so that an image that is drawn twice in an epoch is not cropped twice in the same way.
         draw = random.Random(f"{self.augment_seed} {epoch} {position}")
         mirror = self.flip and draw.random() < 0.5
-        return read_crop(path, self.size, lambda width, height: random_box(width, height, draw), mirror)
+        return read_crop(
+            path, self.size, lambda width, height: random_box(width, height, draw), mirror, self.interpolation
+        )
 
     def stack(self, items: list[tuple[Tensor | DataError, int]]) -> tuple[Tensor, Tensor] | DataError:
         """A batch of crops; the first error among them instead, for the main process to raise as it is."""
@@ -353,7 +373,7 @@ class _FileLoader:
             collate_fn=crops.stack,
             num_workers=workers,
             persistent_workers=workers > 0,
-            worker_init_fn=_leave_signals_to_parent,
+            worker_init_fn=leave_signals_to_parent,
             pin_memory=normalise.device.type == "cuda",
             # Else each epoch would draw a seed from PyTorch's global generator, which the training may depend on.
             generator=torch.Generator(),

@@ -21,7 +21,7 @@ class Mixing:
     .. math:: x = \lambda x_i + (1-\lambda) x_j \;(\text{Mixup}), \qquad x = x_i \text{ outside a box}, \; x_j
         \text{ inside} \;(\text{CutMix}), \qquad y = \lambda y_i + (1-\lambda) y_j
 
-    λ is drawn from Beta(α, α), one for the batch. The box of CutMix has 1-λ of the area, at a place drawn uniformly;
+    λ is drawn from Beta(α, α), one for the batch. The box of CutMix has 1-λ of the area, at a random position;
     what of it lies outside the image is cut off, and the label has the λ of what is left. With both, each batch has one
     of them, as often the one as the other. All of it follows from (seed, epoch, batch).
 
@@ -70,7 +70,7 @@ class Mixing:
         # Last: of all that is drawn, only this depends on how much of the batch this process has.
         partner = torch.from_numpy(draw.permutation(len(labels))).to(labels.device, non_blocking=True)
         if cut:
-            rows, columns = (_span(size, share, place) for size, place in zip(images.shape[2:], corner, strict=True))
+            rows, columns = (_span(size, share, centre) for size, centre in zip(images.shape[2:], corner, strict=True))
             area = (rows.stop - rows.start) * (columns.stop - columns.start)
             share = 1 - area / (images.shape[2] * images.shape[3])
             mixed = images.clone()
@@ -81,8 +81,8 @@ class Mixing:
         return mixed, torch.lerp(hard[partner], hard, share)
 
 
-def _span(size: int, share: float, place: float) -> slice:
-    """Where a box of 1-λ of the area, about a place from 0 to 1, begins and ends along a side of the image."""
+def _span(size: int, share: float, centre: float) -> slice:
+    """Where a box of 1-λ of the area, about a centre from 0 to 1, begins and ends along a side of the image."""
     length = int(size * math.sqrt(1 - share))
-    first = int(size * place) - length // 2
+    first = int(size * centre) - length // 2
     return slice(max(first, 0), min(first + length, size))

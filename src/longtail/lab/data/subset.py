@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from longtail._checks import check_choice
 from longtail.counts import IntArray, class_counts, find_labels, long_tailed_counts, to_numpy
 from longtail.lab.data.dataset import ImageDataset
 from longtail.lab.data.errors import DataError
@@ -20,6 +21,7 @@ from longtail.lab.files import write_atomically
 __all__ = ["LongTailedSubset", "SubsetOptions", "long_tailed_subset"]
 
 VERSION = 1
+CLASS_ORDERS = ("label", "size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,7 @@ def long_tailed_subset(
     *,
     profile: str = "exponential",
     max_count: int | None = None,
+    class_order: str = "label",
     classes: Sequence[str] | None = None,
 ) -> LongTailedSubset:
     r"""Choose a long-tailed subset of a data set.
@@ -115,6 +118,8 @@ def long_tailed_subset(
         profile: ``"exponential"`` (the paper) or ``"step"``.
         max_count: :math:`n_{\max}`, samples of the first class; by default all that it has, or, with ``"step"``, that
             each class of the first half has.
+        class_order: ``"label"`` (the paper): class 0 is the largest. ``"size"``: classes keep their order of size, and
+            none needs more samples than it has; this makes a data set that is long-tailed already steeper.
         classes: class names, for error messages.
 
     Returns:
@@ -124,21 +129,33 @@ def long_tailed_subset(
         >>> labels = [0] * 100 + [1] * 100 + [2] * 100
         >>> long_tailed_subset(labels, imbalance=100).counts
         array([100,  10,   1])
+        >>> long_tailed_subset([0] * 5 + [1] * 100 + [2] * 30, imbalance=100, class_order="size").counts
+        array([  1, 100,  10])
 
     Reference:
         Cui et al., *Class-Balanced Loss Based on Effective Number of Samples*, CVPR 2019, section 5.1.
     """
     values = to_numpy(find_labels(labels))
     available = class_counts(values)
+    check_choice("class_order", class_order, CLASS_ORDERS)
+    by_size = class_order == "size"
+    ranked = np.argsort(-available, kind="stable") if by_size else np.arange(len(available))
+    first = int(ranked[0])
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed must be in [0, 2**32), got {seed}")
     most = max_count
     if most is None:
         # Whatever the imbalance: else subsets would not be nested.
-        most = max(1, int(available[0] if profile == "exponential" else available[: max(1, len(available) // 2)].min()))
-    elif most > available[0] > 0:
-        raise DataError(f"max_count {most} is more than the {available[0]} samples of class {_name(0, classes)}")
-    counts = long_tailed_counts(most, len(available), imbalance, profile)
+        half = available[ranked[: max(1, len(available) // 2)]]
+        most = max(1, int(half[0] if profile == "exponential" else half.min()))
+    elif most > available[first] > 0:
+        raise DataError(
+            f"max_count {most} is more than the {available[first]} samples of class {_name(first, classes)}"
+        )
+    counts = np.empty_like(available)
+    counts[ranked] = long_tailed_counts(most, len(available), imbalance, profile)
+    if by_size:
+        counts = np.minimum(counts, available)
     if imbalance == 1 and max_count is None:
         counts = available
     _check_enough(counts, available, imbalance, profile, classes)
@@ -186,21 +203,26 @@ class SubsetOptions:
     """How the classes shrink: each by the same factor, or the second half all at once."""
     max_count: int | None = None
     """Images of the first class; all that it has by default."""
+    class_order: Literal["label", "size"] = "label"
+    """label: class 0 stays the largest, as in the paper. size: classes keep their order of size."""
     subset_seed: int = 0
     """Which images are chosen."""
 
     def choose(self, dataset: ImageDataset) -> tuple[ImageDataset, LongTailedSubset]:
         """The data set with the chosen training images alone, and which those are."""
         if self.imbalance is None and self.profile != "exponential":
-            raise DataError(f"profile {self.profile} would do nothing without an imbalance")
+            raise DataError(f"profile {self.profile} requires an imbalance")
+        if self.imbalance is None and self.class_order != "label":
+            raise DataError(f"class_order {self.class_order} requires an imbalance")
         if self.imbalance is None and self.max_count is None and self.subset_seed:
-            raise DataError(f"subset_seed {self.subset_seed} would do nothing without an imbalance")
+            raise DataError(f"subset_seed {self.subset_seed} requires an imbalance")
         chosen = long_tailed_subset(
             dataset.train.labels,
             1 if self.imbalance is None else self.imbalance,
             self.subset_seed,
             profile=self.profile,
             max_count=self.max_count,
+            class_order=self.class_order,
             classes=dataset.classes,
         )
         return dataset.with_train(chosen.indices), chosen

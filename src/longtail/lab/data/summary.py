@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 
 from longtail.counts import IntArray, class_counts, imbalance_factor
-from longtail.lab.data.dataset import ImageDataset
+from longtail.lab.data.dataset import ImageDataset, Images
 from longtail.lab.data.subset import LongTailedSubset
 from longtail.weights import effective_number
 
-__all__ = ["BETAS", "GROUPS", "class_groups", "summarize"]
+__all__ = ["BETAS", "GROUPS", "class_groups", "describe_groups", "summarize"]
 
 BETAS = (0.9, 0.99, 0.999, 0.9999)
 """Those of the paper."""
@@ -21,7 +22,7 @@ GROUPS = ("many", "medium", "few")
 
 
 def class_groups(counts: Any) -> IntArray:
-    """The place in ``GROUPS`` of each class.
+    """Index in ``GROUPS`` of each class.
 
     Example:
         >>> class_groups([500, 101, 100, 20, 19])
@@ -30,6 +31,26 @@ def class_groups(counts: Any) -> IntArray:
     values = np.asarray(counts)
     groups: IntArray = (values <= 100).astype(np.int64) + (values < 20)
     return groups
+
+
+def describe_groups(images: Images) -> dict[str, Any] | None:
+    """How many groups there are, and the largest of them; None for images without groups.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from longtail.lab.data import ImageFiles
+        >>> describe_groups(ImageFiles(Path("photos"), ["1.jpg", "2.jpg", "3.jpg"], [0, 0, 1], ["cow", "cow", "ox"]))
+        {'groups': 2, 'largest': 'cow', 'largest_images': 2}
+    """
+    if images.groups is None:
+        return None
+    names, sizes = np.unique(images.groups, return_counts=True)
+    largest = int(sizes.argmax())
+    return {
+        "groups": len(names),
+        "largest": os.fsdecode(bytes(names[largest])),
+        "largest_images": int(sizes[largest]),
+    }
 
 
 def summarize(dataset: ImageDataset, subset: LongTailedSubset | None = None) -> dict[str, Any]:
@@ -56,9 +77,10 @@ def summarize(dataset: ImageDataset, subset: LongTailedSubset | None = None) -> 
         "imbalance": imbalance_factor(counts),
         "subset": chosen,
         "groups": {
-            name: {"classes": int((groups == place).sum()), "images": int(counts[groups == place].sum())}
-            for place, name in enumerate(GROUPS)
+            name: {"classes": int((groups == index).sum()), "images": int(counts[groups == index].sum())}
+            for index, name in enumerate(GROUPS)
         },
+        "image_groups": {"train": describe_groups(dataset.train), "test": describe_groups(dataset.test)},
         "per_class": [
             {
                 "name": name,

@@ -53,19 +53,19 @@ def unreadable_images(files: ImageFiles, console: Console | None = None) -> dict
     paths = [files.path(index) for index in range(len(files))]
     stamps = [_stamp(path) for path in paths]
     new = [
-        place for place, path in enumerate(paths) if known.get(str(path), [""])[0] != stamps[place] or not stamps[place]
+        index for index, path in enumerate(paths) if known.get(str(path), [""])[0] != stamps[index] or not stamps[index]
     ]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        found = threads.map(lambda place: _reason(paths[place]), new)
+        found = threads.map(lambda index: _reason(paths[index]), new)
         if console and console.is_terminal:
             found = iter(track(found, "checking images", len(new), console=console, transient=True))
         try:
-            for place, (reason, lasting) in zip(new, found, strict=True):
-                known[str(paths[place])] = [stamps[place] if lasting else "", reason]
+            for index, (reason, lasting) in zip(new, found, strict=True):
+                known[str(paths[index])] = [stamps[index] if lasting else "", reason]
         finally:
             if new:
                 cache.save(known)
-    return {place: known[str(path)][1] for place, path in enumerate(paths) if known[str(path)][1]}
+    return {index: known[str(path)][1] for index, path in enumerate(paths) if known[str(path)][1]}
 
 
 def _stamp(path: Path) -> str:

@@ -13,7 +13,7 @@ from longtail.lab.experiments.results import COMPARED, CONFIGURATION, SETTING, t
 from longtail.losses import LOSSES
 from longtail.samplers import SAMPLINGS
 
-__all__ = ["WEIGHTINGS", "deltas", "summarize_results", "without_folds"]
+__all__ = ["WEIGHTINGS", "deltas", "in_order", "summarize_results", "without_folds"]
 
 WEIGHTINGS = ("uniform", "effective", "inverse_sqrt", "inverse")
 """In the order of tables and figures, the plain loss first."""
@@ -42,22 +42,6 @@ def summarize_results(frame: pd.DataFrame) -> pd.DataFrame:
         The columns of the setting, ``method``, ``published``, ``n``, and ``…_mean`` and ``…_std`` (of a sample: missing
         for a single run) of each metric; ordered by data, imbalance, network, loss, weights, last layer and
         sampling, the plain loss first.
-
-    Example:
-        >>> import json, tempfile
-        >>> from pathlib import Path
-        >>> from longtail.lab.config import RunConfig
-        >>> from longtail.lab.experiments import load_results
-        >>> from longtail.lab.files import write_atomically
-        >>> final = {"error": 30.0, "balanced_accuracy": 0.7, "many": 0.8, "medium": None, "few": 0.5}
-        >>> with tempfile.TemporaryDirectory() as runs:
-        ...     for config in (RunConfig(seed=0), RunConfig(seed=1)):
-        ...         folder = Path(runs) / config.run_id
-        ...         result = {"run_id": config.run_id, "final": final, "best_error": 29, "seconds": 9, "versions": {}}
-        ...         write_atomically(folder / "config.json", config.to_json())
-        ...         write_atomically(folder / "result.json", json.dumps(result))
-        ...     summarize_results(load_results(runs))[["method", "n", "error_mean", "error_std"]].values.tolist()
-        [['softmax', 2, 30.0, 0.0]]
     """
     runs = _complete(frame)
     metrics = _metrics(frame)
@@ -65,7 +49,7 @@ def summarize_results(frame: pd.DataFrame) -> pd.DataFrame:
     means = groups[metrics].mean(skipna=False).add_suffix("_mean")
     spreads = groups[metrics].std(ddof=1, skipna=False).add_suffix("_std")
     pairs = [name for metric in metrics for name in (f"{metric}_mean", f"{metric}_std")]
-    return _in_order(_settings(runs).assign(n=groups.size()).join(pd.concat([means, spreads], axis=1)[pairs]))
+    return in_order(_settings(runs).assign(n=groups.size()).join(pd.concat([means, spreads], axis=1)[pairs]))
 
 
 def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: float = 0.95) -> pd.DataFrame:
@@ -83,22 +67,6 @@ def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: f
         The columns of the setting, ``method``, ``pairs``, and for each metric ``…_delta``, the mean difference, with
         the limits ``…_low`` and ``…_high`` of its Student t interval, which needs two pairs. A setting without a
         plain partner has 0 pairs.
-
-    Example:
-        >>> import json, tempfile
-        >>> from pathlib import Path
-        >>> from longtail.lab.config import LossConfig, RunConfig
-        >>> from longtail.lab.experiments import load_results
-        >>> from longtail.lab.files import write_atomically
-        >>> balanced = {"loss": LossConfig(beta=0.999)}
-        >>> with tempfile.TemporaryDirectory() as runs:
-        ...     for config, error in ((RunConfig(**balanced), 30.0), (RunConfig(), 32.5)):
-        ...         final = {"error": error, "balanced_accuracy": 0.7, "many": 0.8, "medium": None, "few": 0.5}
-        ...         result = {"run_id": config.run_id, "final": final, "best_error": 29, "seconds": 9, "versions": {}}
-        ...         write_atomically(Path(runs) / config.run_id / "config.json", config.to_json())
-        ...         write_atomically(Path(runs) / config.run_id / "result.json", json.dumps(result))
-        ...     to_records(deltas(load_results(runs), ["error"])[["method", "pairs", "error_delta", "error_low"]])
-        [{'method': 'class-balanced softmax, β 0.999', 'pairs': 1, 'error_delta': -2.5, 'error_low': None}]
     """
     from scipy.special import stdtrit  # and not scipy.stats, which is slow to import
 
@@ -123,7 +91,7 @@ def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: f
         table[f"{name}_delta"] = mean[name]
         table[f"{name}_low"] = mean[name] - radius * spread[name]
         table[f"{name}_high"] = mean[name] + radius * spread[name]
-    return _in_order(table)
+    return in_order(table)
 
 
 def _complete(frame: pd.DataFrame) -> pd.DataFrame:
@@ -146,11 +114,12 @@ def _metrics(frame: pd.DataFrame) -> list[str]:
     return [name for name in columns if frame[name].dtype == "float64"]
 
 
-def _in_order(settings: pd.DataFrame) -> pd.DataFrame:
+def in_order(settings: pd.DataFrame) -> pd.DataFrame:
+    """Rows by data, imbalance, network, loss, weights, last layer and sampling, the plain loss first."""
     ranks = {
-        "loss": {name: place for place, name in enumerate(LOSSES)},
-        "sampling": {name: place for place, name in enumerate(("shuffled", *SAMPLINGS))},
-        "weighting": {name: place for place, name in enumerate(WEIGHTINGS)},
+        "loss": {name: rank for rank, name in enumerate(LOSSES)},
+        "sampling": {name: rank for rank, name in enumerate(("shuffled", *SAMPLINGS))},
+        "weighting": {name: rank for rank, name in enumerate(WEIGHTINGS)},
     }
     first = ("data", "imbalance", "model", "loss", *LOSS_KWARGS, "weighting", "beta")
     first += ("freeze", "adjustment", "sampling")

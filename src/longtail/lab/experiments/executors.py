@@ -1,13 +1,11 @@
-"""Executors: where the runs of an experiment are trained, in worker processes of this machine or on a Ray cluster."""
+"""Executors: where the runs of an experiment are trained; here, in worker processes of this machine."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -25,12 +23,11 @@ import torch
 
 from longtail._checks import check_positive_integer
 from longtail.lab.config import ConfigError, RunConfig, RunOptions, config_errors
-from longtail.lab.data import data_folder
 from longtail.lab.data.loaders import available_cores
 from longtail.lab.experiments.task import Outcome, Task, perform
-from longtail.lab.training import RunFolder, stop_signals
+from longtail.lab.training import RunFolder
 
-__all__ = ["Executor", "ExecutorOptions", "Finished", "LocalExecutor", "RayExecutor", "make_executor"]
+__all__ = ["Executor", "ExecutorOptions", "Finished", "LocalExecutor", "make_executor", "record_failure"]
 
 Job = tuple[Task, RunConfig]
 Finished = tuple[Task, RunConfig, Outcome]
@@ -40,7 +37,6 @@ ATTEMPTS = 3
 STOP_SECONDS = 4.0
 """How long runs may take to save and stop; then they are killed, and resume from an earlier checkpoint."""
 CHECK_SECONDS = 1.0
-CONNECT_SECONDS = 10.0
 NO_GUARD = 86
 """Exit code of a worker that would start workers, since it imports a script that does."""
 
@@ -73,7 +69,7 @@ class ExecutorOptions:
     Example:
         >>> ExecutorOptions(executor="local", address="auto")
         Traceback (most recent call last):
-        longtail.lab.config.errors.ConfigError: address auto would do nothing: only the executor ray has one
+        longtail.lab.config.errors.ConfigError: address requires executor "ray"
     """
 
     executor: Literal["local", "ray"] = "local"
@@ -91,12 +87,16 @@ class ExecutorOptions:
         if self.gpus_per_run is not None and not 0 <= self.gpus_per_run <= 1:
             raise ValueError(f"gpus_per_run must be from 0 to 1, got {self.gpus_per_run:g}")
         if self.address is not None and self.executor != "ray":
-            raise ConfigError(f"address {self.address} would do nothing: only the executor ray has one")
+            raise ConfigError('address requires executor "ray"')
 
 
 def make_executor(where: ExecutorOptions, options: RunOptions) -> Executor:
     """The executor that was asked for."""
-    return LocalExecutor(where, options) if where.executor == "local" else RayExecutor(where, options)
+    if where.executor == "local":
+        return LocalExecutor(where, options)
+    from longtail.lab.experiments.ray_executor import RayExecutor
+
+    return RayExecutor(where, options)
 
 
 class LocalExecutor:
@@ -194,7 +194,7 @@ class LocalExecutor:
             self.queue.appendleft((task, config))
             return []
         outcome = Outcome("failed", f"its process died {ATTEMPTS} times: {ending}")
-        _record_failure(task, config, self.options, outcome)
+        record_failure(task, config, self.options, outcome)
         return [(task, config, outcome)]
 
 
@@ -319,149 +319,7 @@ def _perform_in_worker(task: Task, config: RunConfig, options: RunOptions) -> Ou
         return perform(task, config, options)
 
 
-class RayExecutor:
-    """A Ray cluster, a running one or one started here; a run whose worker or node dies resumes on another.
-
-    Args:
-        where: address, and CPUs and GPUs of a run.
-        options: of the runs.
-
-    Example:
-        >>> with RayExecutor(ExecutorOptions(executor="ray"), RunOptions()) as executor:  # doctest: +SKIP
-        ...     executor.submit("train", config)
-        ...     executor.wait(3600.0)
-    """
-
-    def __init__(self, where: ExecutorOptions, options: RunOptions) -> None:
-        # Without a word about how usage is counted: nothing is sent anywhere.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            import ray
-        except ModuleNotFoundError:
-            raise ConfigError("ray is missing: pip install 'longtail[cluster]'") from None
-        self.ray: Any = ray
-        self.cpus = where.cpus_per_run if where.address else min(where.cpus_per_run, available_cores())
-        self.gpus = where.gpus_per_run or 0.0
-        if where.address is None and self.gpus > torch.cuda.device_count():
-            raise ConfigError(f"gpus_per_run is {self.gpus:g}, but there are {torch.cuda.device_count()} GPUs to use")
-        workers = self.cpus if options.workers is None else options.workers
-        self.options = replace(
-            options,
-            # Workers live in other folders, and may be on other machines.
-            runs=options.runs.absolute(),
-            data_dir=data_folder(options.data_dir).absolute(),
-            workers=workers,
-            accelerator=options.accelerator if self.gpus or options.accelerator != "auto" else "cpu",
-        )
-        self.pending: dict[Any, Job] = {}
-        self._connect(where.address)
-        if problem := _too_large(self.ray.nodes(), self.cpus, self.gpus):
-            ray.shutdown()
-            raise ConfigError(problem)
-        self.remote = ray.remote(
-            num_cpus=self.cpus, num_gpus=self.gpus, max_retries=ATTEMPTS - 1, max_calls=0, retry_exceptions=False
-        )(_perform_on_cluster)
-
-    def _connect(self, address: str | None) -> None:
-        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-        try:
-            with stop_signals() as stop:  # an exception in the middle of its start can crash Ray
-                if address is None:
-                    self.ray.init("local", num_cpus=available_cores(), include_dashboard=False, **quiet)
-                else:
-                    if ":" in address:  # Ray itself would try for ten minutes
-                        host, _, port = address.removeprefix("ray://").rpartition(":")
-                        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
-                    self.ray.init(address, **quiet)
-        except SystemExit:  # of Ray's own handler of SIGTERM
-            raise KeyboardInterrupt from None
-        except Exception as error:
-            problem = "Ray does not start" if address is None else f"no Ray cluster at {address}"
-            raise ConfigError(f"{problem}: {' '.join(str(error).split())[:200]}") from None
-        if stop.requested:
-            self.ray.shutdown()
-            raise KeyboardInterrupt
-
-    @property
-    def slots(self) -> int:
-        """How many runs the cluster has room for, now."""
-        resources = self.ray.cluster_resources()
-        slots = int(resources.get("CPU", 0) // self.cpus)
-        if self.gpus:
-            slots = min(slots, int(resources.get("GPU", 0) // self.gpus))
-        return max(1, slots)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ray.shutdown()
-
-    def submit(self, task: Task, config: RunConfig) -> None:
-        """Do this as soon as there is room for it."""
-        reference = self.remote.remote(task, config, self.options, self.cpus, os.getcwd())
-        self.pending[reference] = (task, config)
-
-    def wait(self, seconds: float) -> list[Finished]:
-        """What was finished since the last call, as soon as there is anything, or nothing after ``seconds``."""
-        if not self.pending:
-            time.sleep(seconds)
-            return []
-        ready, _ = self.ray.wait(list(self.pending), timeout=seconds)
-        ready += self.ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0)[0]
-        return [self._finished(reference) for reference in dict.fromkeys(ready)]
-
-    def stop(self) -> list[Finished]:
-        """Let runs save and stop; what was not begun is dropped."""
-        for reference in self.pending:
-            self.ray.cancel(reference)
-        finished: list[Finished] = []
-        end = time.monotonic() + STOP_SECONDS
-        while self.pending and (left := end - time.monotonic()) > 0:
-            finished += self.wait(left)
-        return finished
-
-    def _finished(self, reference: Any) -> Finished:
-        task, config = self.pending.pop(reference)
-        outcome = self._outcome(reference)
-        if outcome.kind == "failed" and RunFolder(self.options.runs / config.run_id).failure() is None:
-            _record_failure(task, config, self.options, outcome)
-        return task, config, outcome
-
-    def _outcome(self, reference: Any) -> Outcome:
-        exceptions = self.ray.exceptions
-        try:
-            outcome: Outcome = self.ray.get(reference)
-        except (exceptions.TaskCancelledError, KeyboardInterrupt):
-            return Outcome("interrupted", "it was cancelled")
-        except exceptions.RayError as error:
-            return Outcome("failed", " ".join(str(error).split())[:300])
-        return outcome
-
-
-def _too_large(nodes: list[dict[str, Any]], cpus: float, gpus: float) -> str | None:
-    """Why a run would wait for ever, if it would: it is on one node, whatever all of them have together."""
-    alive = [node["Resources"] for node in nodes if node["Alive"]]
-    rooms = [(each.get("CPU", 0.0), each.get("GPU", 0.0)) for each in alive]
-    if any(cpus <= most_cpus and gpus <= most_gpus for most_cpus, most_gpus in rooms):
-        return None
-    found = ", ".join(
-        f"{most_cpus:g} and {most_gpus:g}" for most_cpus, most_gpus in sorted(set(rooms), reverse=True)[:3]
-    )
-    return (
-        f"cpus_per_run is {cpus:g} and gpus_per_run {gpus:g}, but no node of the cluster has as many: "
-        f"CPUs and GPUs are {found or 'none'}"
-    )
-
-
-def _perform_on_cluster(task: Task, config: RunConfig, options: RunOptions, threads: int, folder: str) -> Outcome:
-    """In a worker of the cluster."""
-    torch.set_num_threads(threads)
-    if Path(folder).is_dir():
-        os.chdir(folder)  # paths of the user's own images start there
-    return perform(task, config, options)
-
-
-def _record_failure(task: Task, config: RunConfig, options: RunOptions, outcome: Outcome) -> None:
+def record_failure(task: Task, config: RunConfig, options: RunOptions, outcome: Outcome) -> None:
+    """Keep why a run failed in its folder."""
     if task == "train":
         RunFolder(options.runs / config.run_id).record_failure(config, outcome.message)

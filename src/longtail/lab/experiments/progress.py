@@ -1,14 +1,13 @@
-"""Progress of many runs: a table in a terminal, else lines; always with an ETA."""
+"""Progress of many runs: a bar in a terminal, else lines; always with an ETA."""
 
 from __future__ import annotations
 
 import time
 from typing import Self
 
+from rich import progress
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column
 
 from longtail.lab.training.cost import duration
 
@@ -37,19 +36,22 @@ class Progress:
         self.total, self.done, self.failed, self.skipped = total, 0, 0, 0
         self.seconds: list[float] = []
         self.expected: float | None = None
-        self.live = Live(console=self.console, auto_refresh=False, transient=True)
-        self.last, self.waits, self.said = "", False, time.monotonic()
+        last = progress.TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+        columns = (progress.BarColumn(24), progress.MofNCompleteColumn(), progress.TextColumn("{task.fields[state]}"))
+        is_terminal = self.console.is_terminal
+        self.bar = progress.Progress(*columns, last, console=self.console, transient=True, disable=not is_terminal)
+        self.task = self.bar.add_task("", total=total, state="")
+        self.waits, self.last_line = False, time.monotonic()
 
     def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self.live.start()
+        self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.live.stop()
+        self.bar.stop()
 
     def expect(self, seconds: float) -> None:
-        """How long a run takes, as long as none has told."""
+        """How long a run takes, as long as none is complete."""
         self.expected = seconds
 
     def finished(self, seconds: float, text: str | None = None) -> None:
@@ -70,40 +72,31 @@ class Progress:
     def _ended(self, text: str | None, stays: bool = False) -> None:
         if text is None:
             return
-        self.last = f"{self.done + self.failed}/{self.total} {text}"
+        last = f"{self.done + self.failed}/{self.total} {text}"
+        self.bar.update(self.task, description=last.replace("[", "\\["))
         if stays or not self.console.is_terminal:
-            self.say(self.last)
+            self.say(last)
 
     def waits_for(self, run_id: str) -> None:
-        """Another process has a run; a table of progress shows how many there are."""
+        """Another process has a run; a bar shows how many there are."""
         if not self.waits and not self.console.is_terminal:
             self.say(f"waiting for {run_id}, which is in use by another process")
         self.waits = True
 
     def show(self, running: int, elsewhere: int, slots: int) -> None:
-        """Bring the table up to date, or write a line if there was none for a minute."""
+        """Bring the bar up to date, or write a line if there was none for a minute."""
         left = self.total - self.done - self.failed - self.skipped
         mean = sum(self.seconds) / len(self.seconds) if self.seconds else self.expected
-        eta = "?" if mean is None else duration(left * mean / slots)
         others = f" + {elsewhere} elsewhere" if elsewhere else ""
-        if not self.console.is_terminal:
-            if time.monotonic() - self.said >= LINE_SECONDS:
-                self.say(f"{self.done}/{self.total - self.skipped} runs done, {running}{others} running, {eta} left")
-            return
-        table = Table(box=None, pad_edge=False)
-        cells = {
-            "done": f"{self.done}/{self.total - self.skipped}",
-            "running": f"{running}{others}",
-            "failed": str(self.failed),
-            "ETA": eta,
-            "last": self.last,
-        }
-        for name in cells:
-            table.add_column(name, no_wrap=True)
-        table.add_row(*(Text(cell, overflow="ellipsis") for cell in cells.values()))
-        self.live.update(table, refresh=True)
+        failed = f", {self.failed} failed" if self.failed else ""
+        eta = "" if mean is None else f", {duration(left * mean / slots)} left"
+        state = f"{running}{others} running{failed}{eta}"
+        total = self.total - self.skipped
+        self.bar.update(self.task, completed=self.done + self.failed, total=total, state=state)
+        if not self.console.is_terminal and time.monotonic() - self.last_line >= LINE_SECONDS:
+            self.say(f"{self.done}/{total} runs done, {state}")
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.said = time.monotonic()
+        self.last_line = time.monotonic()
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -22,7 +22,7 @@ class Sweep:
     """What the paper has it for."""
     about: str
     seeds: int = 1
-    """How many, if not said otherwise."""
+    """Default number of seeds."""
 
 
 SWEEPS: Mapping[str, Sweep] = {

@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pandas as pd
 
-from longtail.lab.config import LOSS_KWARGS, ConfigError, RunConfig, leaves, shortest
+from longtail.lab.config import LOSS_KWARGS, ConfigError, RunConfig, leaves
 from longtail.lab.experiments.published import published
 from longtail.lab.files import with_name, write_atomically
-from longtail.lab.training.checks import METRIC_LISTS, damage_named
+from longtail.lab.training.adjustments import Adjustment
+from longtail.lab.training.checks import damage_named
+from longtail.lab.training.metrics import DETAILS, rarest_quarter
 from longtail.lab.training.run_folder import LOCATIONS, RunFolder
 
 __all__ = [
@@ -30,13 +33,14 @@ __all__ = [
     "write_results",
 ]
 
-COMPARED = ("error", "balanced_accuracy", "many", "medium", "few")
-"""What is compared with the plain loss, if not said otherwise."""
+COMPARED = ("error", "balanced_accuracy", "many", "medium", "few", "rarest_quarter")
+"""What is compared with the plain loss, by default."""
 
-METRICS = (*COMPARED[:1], "error_top5", *COMPARED[1:], "nll", "calibration_error", "train_loss")
+METRICS = (*COMPARED[:1], "error_top5", *COMPARED[1:], "macro_f1", "nll", "calibration_error", "train_loss")
 """Those that there are columns of even if no run is complete; other ones that runs have follow."""
 
-ADJUSTMENTS = {"tau_norm": "τ-norm", "logit_adjustment": "logit adjustment"}
+LISTS = ("recall", "calibration")
+"""Columns that are lists. The other metrics of each class, and the confusion matrix, are in ``result.json`` alone."""
 
 DTYPES = {int: "Int64", float: "float64", bool: "boolean", tuple: "object"}
 """Of columns, by the type of the field: all of them can miss values. Other fields are text."""
@@ -93,7 +97,7 @@ FIRST = ("data", "imbalance", "model", "epochs")
 def load_results(runs: Path | str) -> pd.DataFrame:
     """One row for each run folder below a folder, whether the run is complete or not.
 
-    An adjustment of a run is a row of its own. Columns: ``run_id`` (the folder's name), ``status``, ``problem``,
+    An adjustment of a run is a row, too. Columns: ``run_id`` (the folder's name), ``status``, ``problem``,
     ``method`` (its name for people), ``published`` (the error of :func:`published`), each value of the configuration
     under its short name, ``weights_from`` (the setting that the initial weights are from, whatever its seed),
     ``adjustment``, the metrics after the last epoch, ``best_error``, ``seconds``, and ``version_…`` of what was used.
@@ -117,7 +121,7 @@ def load_results(runs: Path | str) -> pd.DataFrame:
         [['softmax', 'resnet8', 'unfinished', '0 of 200 epochs']]
     """
     rows = [row for folder in _run_folders(Path(runs)) for row in _rows(folder)]
-    metrics = dict.fromkeys((*METRICS, *(name for row in rows for name in row["metrics"] if name not in METRIC_LISTS)))
+    metrics = dict.fromkeys((*METRICS, *(name for row in rows for name in row["metrics"] if name not in LISTS)))
     versions = dict.fromkeys(name for row in rows for name in row["versions"])
     dtypes = {
         "run_id": "str",
@@ -128,7 +132,7 @@ def load_results(runs: Path | str) -> pd.DataFrame:
         "weights_from": "str",
         "adjustment": "str",
     }
-    dtypes |= dict.fromkeys((*metrics, "best_error", "seconds"), "float64") | dict.fromkeys(METRIC_LISTS, "object")
+    dtypes |= dict.fromkeys((*metrics, "best_error", "seconds"), "float64") | dict.fromkeys(LISTS, "object")
     dtypes |= dict.fromkeys(versions, "str") | {"published": "float64"}
     values = [row | row["metrics"] | row["versions"] for row in rows]
     return pd.DataFrame({name: _column([row.get(name) for row in values], dtype) for name, dtype in dtypes.items()})
@@ -153,8 +157,8 @@ def _run_folders(runs: Path) -> list[Path]:
     found = [path for path in below if _is_run(path)]
     if not found and not _is_run(runs):
         searches = [path for path in (runs, *below) if (path / "journal.log").exists()]
-        place = os.path.normpath(searches[0] / ".." / "..") if searches else None
-        raise ConfigError(f"{runs}/ holds no runs" + (f": those of a search are in {place}" if place else ""))
+        folder = os.path.normpath(searches[0] / ".." / "..") if searches else None
+        raise ConfigError(f"{runs}/ holds no runs" + (f": those of a search are in {folder}" if folder else ""))
     return found or [runs]
 
 
@@ -186,11 +190,11 @@ def _adjusted(run: dict[str, Any], path: Path, slug: str) -> dict[str, Any]:
     row = run | {"adjustment": slug, "metrics": {}, "published": None, "best_error": None, "seconds": None}
     try:
         found = RunFolder(path).adjustment(slug)
-        metrics = _final_metrics(found["final"])
-        name, tau = ADJUSTMENTS.get(found["method"], found["method"]), shortest(found["tau"])
+        metrics = _final_metrics(found["final"], path)
+        title = Adjustment.from_content(found).title
     except (ConfigError, OSError) as error:
         return row | {"status": "damaged", "problem": _problem(error, path)}
-    return row | {"method": f"{run['method']}, {name} τ {tau}", "metrics": metrics, "best_error": metrics["error"]}
+    return row | {"method": f"{run['method']}, {title}", "metrics": metrics, "best_error": metrics["error"]}
 
 
 def _row(path: Path) -> dict[str, Any]:
@@ -209,7 +213,7 @@ def _row(path: Path) -> dict[str, Any]:
             return row | {"status": "failed", "problem": _line(failure["error"])}
         epochs = len(folder.metrics())
         if result is not None:
-            return row | {"status": "complete"} | _outcome(result)
+            return row | {"status": "complete"} | _outcome(result, path)
         return row | {"status": "unfinished", "problem": f"{epochs} of {config.optimizer.epochs} epochs"}
     except (ConfigError, OSError) as error:
         return row | {"status": "damaged", "problem": _problem(error, path)}
@@ -230,19 +234,34 @@ def _weights_from(path: Path, config: RunConfig) -> str | None:
         return config.model.weights
 
 
-def _outcome(result: dict[str, Any]) -> dict[str, Any]:
+def _outcome(result: dict[str, Any], path: Path) -> dict[str, Any]:
     """The values of a result."""
     return {
-        "metrics": _final_metrics(result["final"]),
+        "metrics": _final_metrics(result["final"], path),
         "best_error": result["best_error"],
         "seconds": result["seconds"],
         "versions": {f"version_{name}": str(value) for name, value in result["versions"].items()},
     }
 
 
-def _final_metrics(final: dict[str, Any]) -> dict[str, Any]:
+def _final_metrics(final: dict[str, Any], path: Path) -> dict[str, Any]:
     # Not of the run as a whole: the seconds of the last epoch, its learning rate.
-    return {name: value for name, value in final.items() if name not in (*CONFIGURATION, *OTHER, "epoch")}
+    left_out = {*CONFIGURATION, *OTHER, "epoch", *DETAILS}
+    metrics = {name: value for name, value in final.items() if name not in left_out}
+    return metrics if "rarest_quarter" in metrics else metrics | {"rarest_quarter": _rarest_quarter(final, path)}
+
+
+def _rarest_quarter(final: dict[str, Any], path: Path) -> float | None:
+    """Of a run that did not keep it, from the recall of its classes."""
+    try:
+        counts = np.array(RunFolder(path).data()["train_counts"])
+    except ConfigError:
+        return None
+    recall = final.get("recall") or []
+    if len(recall) != len(counts):
+        return None
+    known = [value for value, rare in zip(recall, rarest_quarter(counts), strict=True) if rare and value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _line(text: object) -> str:
@@ -307,11 +326,6 @@ def write_results(frame: pd.DataFrame, path: Path | str) -> None:
     Args:
         frame: the table.
         path: the file; its ending tells the form.
-
-    Example:
-        >>> write_results(pd.DataFrame(), "results.xlsx")
-        Traceback (most recent call last):
-        longtail.lab.config.errors.ConfigError: results.xlsx ends in .xlsx: results are written as .csv or .json
     """
     path = Path(path)
     ending = path.suffix.lower()
@@ -321,7 +335,7 @@ def write_results(frame: pd.DataFrame, path: Path | str) -> None:
     if ending == ".json":
         text = json.dumps(to_records(frame), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     else:
-        lists = [name for name in frame.columns if name in (*METRIC_LISTS, "milestones", "betas")]
+        lists = [name for name in frame.columns if name in (*LISTS, "milestones", "betas")]
         texts = {name: [_list_text(value) for value in frame[name]] for name in lists}
         text = frame.assign(**texts).to_csv(index=False, lineterminator="\n")
     write_atomically(path, text)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from longtail._checks import check_in_unit_interval, check_non_negative, check_positive_integer
 from longtail.lab.config import ConfigError, LossConfig, config_errors
@@ -15,12 +15,11 @@ from longtail.lab.data.summary import BETAS
 from longtail.lab.experiments.paper import GAMMAS, losses
 from longtail.losses import LOSSES, owners_of
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["Candidate", "Grid", "SearchOptions", "Tpe", "is_hopeless"]
 
-KINDS = ("softmax", "sigmoid", "focal")
+KINDS = ("softmax", "sigmoid", "focal", "logit_adjusted")
+"""The losses of the paper, and balanced softmax, which accounts for the class prior and is tried without weights."""
+PRIOR_AWARE = ("logit_adjusted",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class SearchOptions:
     search: Literal["grid", "tpe"] = "grid"
     """grid: every combination of losses, β and γ. tpe: Optuna's search over N = 1/(1-β), log-uniform, and γ."""
     losses: tuple[str, ...] = KINDS
-    """Losses to try; each is also tried plain, without class weights."""
+    """Losses to try, with each β and plain; balanced softmax (logit_adjusted) plain only."""
     betas: tuple[float, ...] = BETAS
     """β to try (grid)."""
     gammas: tuple[float, ...] = GAMMAS
@@ -60,21 +59,22 @@ class SearchOptions:
         there = {loss.name for loss in self.space()}
         if missing := [name for name in self.losses if name not in there]:
             raise ValueError(f"gammas must have a value for {' and '.join(missing)}")
+        unused = {"grid": ("trials",), "tpe": ("betas", "gammas")}[self.search]
+        for name in unused:
+            if getattr(self, name) != getattr(SearchOptions, name):
+                raise ConfigError(f"{name} has no effect with search {self.search}")
         if self.trials is not None:
             check_positive_integer("trials", self.trials)
             if self.trials < len(there):
                 raise ValueError(f"trials must be at least {len(there)}: each loss is tried plain first")
-        idle = {
-            "grid": ("trials",),
-            "tpe": ("betas", "gammas"),
-        }[self.search]
-        for name in idle:
-            if getattr(self, name) != getattr(SearchOptions, name):
-                raise ConfigError(f"{name} has no effect with search {self.search}")
 
     def space(self) -> list[LossConfig]:
         """What the grid tries."""
-        return losses((None, *self.betas), self.gammas, [name for name in LOSSES if name in self.losses])
+        weighted, plain = (
+            [name for name in LOSSES if name in self.losses and (name in PRIOR_AWARE) is aware]
+            for aware in (False, True)
+        )
+        return [*losses((None, *self.betas), self.gammas, weighted), *losses((None,), self.gammas, plain)]
 
 
 @dataclass
@@ -132,7 +132,7 @@ class Grid:
 
     Example:
         >>> len(Grid(SearchOptions()).losses())
-        25
+        26
     """
 
     def __init__(self, options: SearchOptions) -> None:
@@ -182,7 +182,8 @@ class Tpe:
         sampler.reseed_rng()
         if not self.study.trials:  # each loss plain first: the others are compared with it
             for kind in options.losses:
-                self.study.enqueue_trial({"loss": kind, "prototypes": 1.0}, skip_if_exists=True)
+                plain = {} if kind in PRIOR_AWARE else {"prototypes": 1.0}
+                self.study.enqueue_trial({"loss": kind} | plain, skip_if_exists=True)
 
     def losses(self) -> list[LossConfig]:
         """What was asked for so far, by this process or another."""
@@ -196,7 +197,8 @@ class Tpe:
             return False
         trial = self.study.ask()
         kind = trial.suggest_categorical("loss", self.options.losses)
-        trial.suggest_float("prototypes", 1.0, 1e5, log=True)
+        if kind not in PRIOR_AWARE:
+            trial.suggest_float("prototypes", 1.0, 1e5, log=True)
         if kind in owners_of("gamma"):
             trial.suggest_float("gamma", 0.0, 3.0)
         return True
@@ -215,6 +217,6 @@ class Tpe:
     def _loss(self, values: dict[str, Any]) -> LossConfig:
         gamma = values.get("gamma")
         # As many digits as a training can tell apart, which are also those of its name: β = 0.9988, not 0.9987654321.
-        share = float(f"{1 / values['prototypes']:.2g}")
+        share = float(f"{1 / values.get('prototypes', 1.0):.2g}")
         beta = float(f"{1 - share:.9g}") or None
         return LossConfig(name=values["loss"], beta=beta, gamma=None if gamma is None else round(gamma, 2))

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from rich.console import Console
 
 from longtail.lab.config import ConfigError, DataConfig, RunConfig, RunOptions
-from longtail.lab.data import open_dataset
+from longtail.lab.data import DataError, open_dataset
 from longtail.lab.experiments.executors import Executor, ExecutorOptions, make_executor
+from longtail.lab.experiments.prepare import prepare_features
 from longtail.lab.experiments.progress import Progress
 from longtail.lab.experiments.task import Outcome
 from longtail.lab.files import check_writable
@@ -47,8 +48,8 @@ def run_sweep(
 ) -> SweepResult:
     """Train all of these that are not complete.
 
-    A run that fails is recorded with its error, and the others go on. One that another process has is left to it, and
-    taken over should that process die. An interrupt leaves everything so that the next call goes on from there.
+    A run that fails is recorded with its error, and the others continue. One that another process is training is left
+    to it, and resumed should that process die. After an interrupt, the next call resumes.
 
     Args:
         configs: the runs; what is there twice is run once.
@@ -60,7 +61,7 @@ def run_sweep(
         >>> from longtail.lab.experiments import rescaled, table2
         >>> run_sweep(rescaled(table2("cifar10"), epochs=30, model="resnet8"))  # doctest: +SKIP
     """
-    wanted = list(dict.fromkeys(identify(configs, options.data_dir, console)))
+    wanted = list(dict.fromkeys(identify(configs, options.data_dir, console, options.runs)))
     folders = {config: RunFolder(options.runs / config.run_id) for config in wanted}
     result = SweepResult(done=complete_runs(wanted, options))
     complete = set(result.done)
@@ -75,11 +76,10 @@ def run_sweep(
             open_dataset(data.name, options.data_dir, on_error=data.on_error, console=console)
     began = time.time()
     elsewhere: list[RunConfig] = []
-    with (
-        make_executor(where, options) as executor,
-        stop_signals() as stop,
-        Progress(console, len(wanted)) as progress,
-    ):
+    with contextlib.ExitStack() as stack:
+        executor = stack.enter_context(make_executor(where, options))
+        _prepare(missing, options, executor, console)
+        stop, progress = stack.enter_context(stop_signals()), stack.enter_context(Progress(console, len(wanted)))
         if complete:
             progress.say(f"{len(complete)} of {len(wanted)} runs are complete already")
         progress.skip(len(complete))
@@ -114,6 +114,21 @@ def run_sweep(
                 elsewhere.clear()
             progress.show(min(len(in_flight), executor.slots), len(elsewhere), executor.slots)
     return result
+
+
+def _prepare(configs: Iterable[RunConfig], options: RunOptions, executor: Executor, console: Console | None) -> None:
+    """Compute the features of frozen backbones, once for all runs on the same images."""
+    kinds: dict[tuple[object, ...], RunConfig] = {}
+    for config in configs:
+        if config.model.freeze:
+            data = config.data
+            kinds.setdefault(
+                (config.model, config.precision, data.source, data.subset, data.image_size, data.views), config
+            )
+    for config in kinds.values():
+        with contextlib.suppress(ConfigError, DataError):  # its run fails by name
+            dataset, _, opened = open_data(config, options.data_dir)
+            prepare_features(opened, dataset, options, executor, console)
 
 
 def complete_runs(configs: Iterable[RunConfig], options: RunOptions) -> list[RunConfig]:
@@ -170,7 +185,8 @@ def estimate(
         for config in configs:
             if config.data not in images:
                 dataset = open_data(config, options.data_dir).dataset
-                images[config.data] = (len(dataset.train), len(dataset.test))
+                tested = len(dataset.test) + (0 if dataset.validation is None else len(dataset.validation))
+                images[config.data] = (len(dataset.train), tested)
             kind = (config.data, config.model, config.precision, config.compile)
             if kind not in speeds:
                 speeds[kind] = measure_speeds(executor, config)

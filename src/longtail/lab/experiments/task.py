@@ -5,16 +5,37 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
+
 from longtail.lab.config import RunConfig, RunOptions
+from longtail.lab.data.views import ImageViews, ViewRequest
+from longtail.lab.models.features import store_features
 from longtail.lab.training import Interrupted, RunFolder, RunInUse, open_data, train
 from longtail.lab.training.build import build_loss, build_network, probe_images
 from longtail.lab.training.cost import available_memory, check_memory, measure_cost
+from longtail.lab.training.frozen import FrozenBackbone, build_head
 from longtail.lab.training.processes import make_fabric
 
-__all__ = ["Outcome", "Task", "perform"]
+__all__ = ["FeatureShard", "Outcome", "Task", "perform"]
 
-Task = Literal["train", "measure"]
 MEASURED_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class FeatureShard:
+    """Features to compute and to write into the cache, all of one split of a run's images.
+
+    Example:
+        >>> FeatureShard(split=0, requests=(ViewRequest(7, 0, b""),)).requests[0].image
+        7
+    """
+
+    split: int
+    """Which one of the run's splits."""
+    requests: tuple[ViewRequest, ...]
+
+
+Task = Literal["train", "measure"] | FeatureShard
 
 
 @dataclass(frozen=True)
@@ -34,7 +55,7 @@ class Outcome:
 
 
 def perform(task: Task, config: RunConfig, options: RunOptions) -> Outcome:
-    """Train, or measure how fast that would be; whatever happens is an outcome.
+    """Train, measure how fast that would be, or compute features; whatever happens is an outcome.
 
     Example:
         >>> from longtail.lab.config import DataConfig
@@ -44,6 +65,9 @@ def perform(task: Task, config: RunConfig, options: RunOptions) -> Outcome:
     try:
         if task == "measure":
             return Outcome("done", value=_measure(config, options))
+        if isinstance(task, FeatureShard):
+            _compute(task, config, options)
+            return Outcome("done")
         result = RunFolder(train(config, options)).result()
         assert result is not None
         return Outcome("done", value={"error": result["final"]["error"], "seconds": result["seconds"]})
@@ -57,11 +81,26 @@ def perform(task: Task, config: RunConfig, options: RunOptions) -> Outcome:
         return Outcome("failed", " ".join(str(error).split()) or type(error).__name__)
 
 
+def _compute(shard: FeatureShard, config: RunConfig, options: RunOptions) -> None:
+    """Compute features in this process, and write them into the cache."""
+    dataset, _, config = open_data(config, options.data_dir)
+    fabric = make_fabric(config.precision, options.accelerator, 1)
+    backbone = FrozenBackbone(config, dataset)
+    views = ImageViews(dataset, backbone.splits()[shard.split][0])
+    store_features(backbone.store, backbone.extractor(views, fabric.device), views, shard.requests)
+
+
 def _measure(config: RunConfig, options: RunOptions) -> dict[str, Any]:
     """Images per second of training and testing."""
     dataset, _, config = open_data(config, options.data_dir)
     fabric = make_fabric(config.precision, options.accelerator, 1)
-    network, criterion = build_network(config, dataset), build_loss(config, dataset.counts)
+    criterion = build_loss(config, dataset.counts)
+    if config.model.freeze:
+        size = FrozenBackbone(config, dataset).size
+        head, features = build_head(config, size, len(dataset.classes)), torch.zeros(config.optimizer.batch_size, size)
+        cost = measure_cost(config, fabric, head, criterion, features, MEASURED_SECONDS)
+        return {"train": cost.images_per_second, "test": cost.tested_per_second}
+    network = build_network(config, dataset)
     # A batch of a thousand photographs would take minutes on a CPU; the speed of an image hardly depends on it.
     images = probe_images(config, dataset, photographs=16)
     cost = measure_cost(config, fabric, network, criterion, images, MEASURED_SECONDS)

@@ -16,6 +16,7 @@ from rich.console import Console
 from longtail.lab.config import ConfigError, LossConfig, RunConfig, RunOptions
 from longtail.lab.data import GROUPS
 from longtail.lab.experiments.executors import Executor, ExecutorOptions, make_executor
+from longtail.lab.experiments.prepare import prepare_features
 from longtail.lab.experiments.progress import Progress
 from longtail.lab.experiments.search import Candidate, Grid, SearchOptions, Tpe, is_hopeless
 from longtail.lab.experiments.sweep import measure_speeds
@@ -87,28 +88,28 @@ def tune(
         raise ConfigError("fold must not be given: all folds are tried")
     folds = base.data.fold.folds or FOLDS
     # Before anything starts: data that cannot be opened or cut.
-    dataset, _, opened = open_data(_final_run(base), options.data_dir)
+    dataset, _, opened = open_data(_final_run(base), options.data_dir, runs=options.runs)
     data = replace(opened.data, fold=base.data.fold)
 
     def found(loss: LossConfig) -> RunConfig:
         """With the images and initial weights that were found."""
         return replace(configure(loss), data=data, model=opened.model)
 
-    for fold in range(folds):
-        replace(base.data.fold, folds=folds, fold=fold).choose(dataset)
+    cut = [replace(base.data.fold, folds=folds, fold=fold).choose(dataset) for fold in range(folds)]
     folder = _folder(found, search, folds, options)
     space = Grid(search) if search.search == "grid" else Tpe(search, folder)
-    with (
-        make_executor(where, options) as executor,
-        stop_signals() as stop,
-        Progress(console, space.total * folds + 1) as progress,
-    ):
-        tuning = _Tuning(found, folds, search, space, options, executor, progress, lambda: stop.requested)
-        tuning.announce(len(dataset.train))
-        if dry_run:
-            return None
-        tuning.run()
-        result = tuning.finish(folder)
+    with make_executor(where, options) as executor:
+        if not dry_run:
+            prepare_features(_final_run(found(LossConfig())), dataset, options, executor, console)
+        with stop_signals() as stop, Progress(console, space.total * folds + 1) as progress:
+            tuning = _Tuning(found, folds, search, space, options, executor, progress, lambda: stop.requested)
+            for note in (*dataset.notes, *(note for each in cut for note in each.notes[len(dataset.notes) :])):
+                progress.say(note)
+            tuning.announce(len(dataset.train))
+            if dry_run:
+                return None
+            tuning.run()
+            result = tuning.finish(folder)
     content = _content(result, search, folds)
     write_atomically(folder / "result.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return result
@@ -126,12 +127,17 @@ def _folder(
 
 def _fold_run(config: RunConfig, fold: int, folds: int) -> RunConfig:
     chosen = replace(config.data.fold, folds=folds, fold=fold)
-    return replace(config, data=replace(config.data, fold=chosen), test_every=0)
+    return _tested_once(replace(config, data=replace(config.data, fold=chosen)))
 
 
 def _final_run(config: RunConfig) -> RunConfig:
     whole = replace(config.data.fold, folds=None, fold=None, fold_seed=0)
-    return replace(config, data=replace(config.data, fold=whole), test_every=0)
+    return _tested_once(replace(config, data=replace(config.data, fold=whole)))
+
+
+def _tested_once(config: RunConfig) -> RunConfig:
+    """After the last epoch only, unless validation images choose the epoch."""
+    return config if config.keep == "best" else replace(config, test_every=0)
 
 
 class _Tuning:

@@ -1,16 +1,40 @@
-"""Networks by name."""
+"""Networks by name: CIFAR ResNets, and the models of timm."""
 
 from __future__ import annotations
 
-from longtail._checks import check_choice
+from torch import nn
+
 from longtail.heads import NormedLinear, init_classifier_bias_
-from longtail.lab.models.cifar_resnet import CIFAR_DEPTHS, CifarResNet
-from longtail.lab.models.resnet import RESNET_BLOCKS, ResNet
+from longtail.lab.models.backbones import (
+    DEFAULT_BACKBONE,
+    build_backbone,
+    check_model,
+    classifier,
+    feature_size,
+    input_spec,
+    pooled_features,
+    replace_classifier,
+)
+from longtail.lab.models.cifar_resnet import CIFAR_DEPTHS, CIFAR_MODELS, CifarResNet
+from longtail.lab.models.weights import IMAGENET, load_weights, pretrained_file, sha256_of
 
-__all__ = ["CIFAR_DEPTHS", "MODELS", "CifarResNet", "ResNet", "build_model"]
-
-MODELS = tuple(f"resnet{depth}" for depth in sorted({*CIFAR_DEPTHS, *RESNET_BLOCKS}))
-"""CIFAR's of depth 6n+2, for small images; ResNet-18, -34, -50, -101 and -152, for photographs."""
+__all__ = [
+    "CIFAR_DEPTHS",
+    "CIFAR_MODELS",
+    "DEFAULT_BACKBONE",
+    "IMAGENET",
+    "CifarResNet",
+    "build_model",
+    "check_model",
+    "classifier",
+    "feature_size",
+    "input_spec",
+    "load_weights",
+    "pooled_features",
+    "pretrained_file",
+    "replace_classifier",
+    "sha256_of",
+]
 
 
 def build_model(
@@ -18,15 +42,17 @@ def build_model(
     num_classes: int,
     channels: int = 3,
     *,
+    image_size: int | None = None,
     prior_bias: bool = False,
     cosine_scale: float | None = None,
-) -> CifarResNet | ResNet:
-    r"""A network by its name, with new weights; its last layer is ``fc``.
+) -> nn.Module:
+    r"""A network by its name, with new weights; :func:`classifier` is its last layer.
 
     Args:
-        name: one of ``MODELS``.
+        name: one of ``CIFAR_MODELS``, or a model of timm, with or without the tag of its pretrained weights.
         num_classes: C.
-        channels: of the images.
+        channels: of the images that a CIFAR ResNet takes; models of timm take three.
+        image_size: width and height of the input, for models of timm that are built for one.
         prior_bias: whether the last bias starts at :math:`-\log((1-\pi)/\pi)`, :math:`\pi = 1/C`, so that sigmoid
             losses start at the class prior; else it starts at 0.
         cosine_scale: what a last layer without bias, :class:`longtail.NormedLinear`, multiplies cosines by; without
@@ -34,15 +60,18 @@ def build_model(
 
     Example:
         >>> network = build_model("resnet8", num_classes=10, channels=1, prior_bias=True)
-        >>> round(network.fc.bias[0].item(), 4)  # -log(9)
+        >>> round(classifier(network).bias[0].item(), 4)  # -log(9)
         -2.1972
+        >>> feature_size(build_model("tf_efficientnet_lite0", num_classes=10))
+        1280
     """
-    check_choice("model", name, MODELS)
-    depth = int(name.removeprefix("resnet"))
-    build = CifarResNet if depth in CIFAR_DEPTHS else ResNet
-    network = build(depth, num_classes, channels)
+    network: nn.Module
+    if name in CIFAR_MODELS:
+        network = CifarResNet(int(name.removeprefix("resnet")), num_classes, channels)
+    else:
+        network = build_backbone(name, num_classes, image_size)
     if cosine_scale is not None:
-        network.fc = NormedLinear(network.fc.in_features, num_classes, cosine_scale)
+        replace_classifier(network, NormedLinear(feature_size(network), num_classes, cosine_scale))
     if prior_bias:
-        init_classifier_bias_(network.fc)
+        init_classifier_bias_(classifier(network))
     return network

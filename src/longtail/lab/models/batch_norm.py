@@ -42,6 +42,18 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         return normalised.to(maps.dtype)
 
 
+class SyncBatchNormAct2d(SyncBatchNorm2d):
+    """The same with the activation that models of timm have in their batch norms."""
+
+    drop: nn.Module
+    act: nn.Module
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Normalised and activated maps of the same shape."""
+        activated: Tensor = self.act(self.drop(super().forward(maps)))
+        return activated
+
+
 class _SumOverProcesses(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, values: Tensor) -> Tensor:
@@ -61,4 +73,6 @@ def synchronise_batch_norms(network: nn.Module) -> nn.Module:
     for module in network.modules():
         if type(module) is nn.BatchNorm2d:
             module.__class__ = SyncBatchNorm2d
+        elif type(module).__name__ == "BatchNormAct2d":  # of timm
+            module.__class__ = SyncBatchNormAct2d
     return network

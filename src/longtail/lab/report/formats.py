@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import functools
-import html
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import vl_convert
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from longtail._checks import check_choice
 from longtail.lab.files import write_atomically
 from longtail.lab.report.theme import spec
 
-__all__ = ["FORMATS", "save", "script_text", "to_html", "vega"]
+__all__ = ["FORMATS", "save", "script_text", "templates", "to_html", "vega"]
 
 FORMATS = ("svg", "pdf", "png", "html")
 
@@ -25,30 +25,6 @@ PPI = 300
 
 POINT = 72 / 96
 """Of a pixel: 96 pixels of a chart are an inch, and 72 points of a PDF; so a figure is some 8.5 cm wide as it is."""
-
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ margin: 1rem; background: white; }}
-#chart {{ display: block; max-width: 720px; }}
-#chart svg.marks {{ width: 100%; height: auto; }}
-</style>
-</head>
-<body>
-<div id="chart"></div>
-<script>{library}</script>
-<script>
-const spec = {spec};
-const actions = {{export: true, source: false, compiled: false, editor: false}};
-vegaEmbed("#chart", spec, {{mode: "vega-lite", renderer: "svg", actions}});
-</script>
-</body>
-</html>
-"""
 
 
 def save(chart: Any, folder: Path | str, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -103,9 +79,17 @@ def to_html(content: dict[str, Any], title: str) -> str:
         >>> "<title>a &lt; b</title>" in to_html({"mark": "point", "data": {"values": []}}, "a < b")
         True
     """
-    # In a script, no text may look like its end, or like a comment.
-    data = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
-    return PAGE.format(title=html.escape(title), library=vega(), spec=data)
+    return templates().get_template("figure.html").render(title=title, vega=Markup(vega()), spec=content)
+
+
+@functools.cache
+def templates() -> Environment:
+    """Whatever is put into a template is escaped; JSON, too, has no <."""
+    made = Environment(
+        loader=PackageLoader("longtail.lab.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    made.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
+    return made
 
 
 @functools.cache

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from PIL import Image
+from torch import Tensor
 
 import longtail
 from longtail.counts import long_tailed_counts
 from longtail.lab.config import ConfigError
-from longtail.lab.config.loss import TITLES
+from longtail.lab.config.encoding import encode
+from longtail.lab.data import DataError
 from longtail.lab.data.cifar import SIZES
 from longtail.lab.experiments.aggregate import without_folds
-from longtail.lab.experiments.results import SETTING, load_results, to_records
+from longtail.lab.experiments.results import load_results, run_folder_of, to_records
 from longtail.lab.files import write_atomically
-from longtail.lab.report import content, figures, tables
-from longtail.lab.report.figures.runs import OF_LOSS
-from longtail.lab.report.formats import script_text, vega
-from longtail.lab.report.theme import spec
+from longtail.lab.report import content, tables
+from longtail.lab.report.compare import Method, difference, find_methods, find_verdict
+from longtail.lab.report.figures import FIGURES, Inputs
+from longtail.lab.report.figures.runs import compared
+from longtail.lab.report.formats import script_text, templates, vega
+from longtail.lab.report.theme import method_style, spec
+from longtail.lab.training import RunFolder
+from longtail.lab.training.evaluation import open_run_data
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,21 +44,14 @@ __all__ = ["make_page", "write_page"]
 MOST_CHARTS = 1_400_000
 """Characters of all charts together: with the charts' library, which takes 0.9 MB, the page stays below 3 MB."""
 
-MOST_POINTS = 1000
-"""Of all training curves of a chart together, or 20 a curve."""
+OF_GROUP = ("training_curves", "calibration", "group_recalls", "error_over_beta")
+"""Figures of each experiment."""
 
+MOST_IMAGES = 150
+"""Thumbnails of a page, some 4 kB each."""
 
-@dataclass(frozen=True)
-class Chart:
-    """A chart of the page.
-
-    Args:
-        key: by which the page finds it.
-        label: for those who do not see it.
-    """
-
-    key: str
-    label: str
+THUMBNAIL = 112
+"""Pixels of the longer side."""
 
 
 @dataclass
@@ -60,42 +62,35 @@ class Charts:
     left_out: int = 0
     _size: int = 0
 
-    def add(self, makers: list[Callable[[], Any]]) -> list[Chart]:
-        """Draw what the data allow."""
-        made = []
-        for maker in makers:
-            try:
-                chart = maker()
-            except ConfigError:
-                continue  # the runs have not what it needs, such as two β, or a loss with and without weights
-            with alt.data_transformers.enable("default", max_rows=None):
-                drawn = spec(chart, "currentColor", "transparent")
-            size = len(json.dumps(drawn, ensure_ascii=False))
-            if self._size + size > MOST_CHARTS:
-                self.left_out += 1
-                continue
-            self._size += size
-            key = f"chart-{len(self.specs)}"
-            self.specs[key] = drawn
-            made.append(Chart(key, _label(drawn)))
-        return made
+    def add(self, name: str, inputs: Inputs) -> Iterator[tuple[str, str]]:
+        """Draw a figure if the runs allow it: the key by which the page finds it, and a label for screen readers."""
+        try:
+            chart = FIGURES[name].make(inputs)
+        except (ConfigError, ValueError):
+            return  # the runs have not what it needs, such as two β
+        with alt.data_transformers.enable("default", max_rows=None):
+            drawn = spec(chart, "currentColor", "transparent")
+        size = len(json.dumps(drawn, ensure_ascii=False))
+        if self._size + size > MOST_CHARTS:
+            self.left_out += 1
+            return
+        self._size += size
+        key = f"chart-{len(self.specs)}"
+        self.specs[key] = drawn
+        title = drawn["title"]
+        yield key, ": ".join([title["text"], " ".join(title.get("subtitle", []))]).removesuffix(": ")
 
 
-def _label(drawn: dict[str, Any]) -> str:
-    title = drawn.get("title", "figure")
-    if not isinstance(title, dict):
-        return str(title)
-    below = title.get("subtitle", [])
-    return ": ".join([str(title["text"]), " ".join([below] if isinstance(below, str) else below)]).removesuffix(": ")
-
-
-def write_page(runs: Path | str, output: Path | str = "report.html", title: str | None = None) -> Path:
+def write_page(
+    runs: Path | str, output: Path | str = "report.html", title: str | None = None, *, images: bool = True
+) -> Path:
     """Write the page of runs.
 
     Args:
         runs: folder of run folders, or a run folder.
         output: the file, which ends in .html.
         title: of the page.
+        images: whether to embed test images that were misclassified.
 
     Returns:
         The file.
@@ -110,16 +105,17 @@ def write_page(runs: Path | str, output: Path | str = "report.html", title: str 
         known = f"ends in {path.suffix}" if path.suffix else "has no ending"
         raise ConfigError(f"{path} {known}: a report is written as .html")
     # Names of folders may be bytes that are no text.
-    write_atomically(path, make_page(runs, title).encode("utf-8", "replace"))
+    write_atomically(path, make_page(runs, title, images=images).encode("utf-8", "replace"))
     return path
 
 
-def make_page(runs: Path | str, title: str | None = None) -> str:
+def make_page(runs: Path | str, title: str | None = None, *, images: bool = True) -> str:
     """The page of runs as text.
 
     Args:
         runs: folder of run folders, or a run folder.
         title: of the page.
+        images: whether to embed test images that were misclassified.
 
     Example:
         >>> import tempfile
@@ -132,111 +128,149 @@ def make_page(runs: Path | str, title: str | None = None) -> str:
     folder = Path(runs)
     frame = without_folds(load_results(folder))
     groups = content.find_groups(frame, folder)
-    by_class = [(group.name, content.class_table(group)) for group in groups]
-    settings = tables.setting_table(frame)
-    headers = {column.name for column in settings.columns}
     charts = Charts()
-    shown = [{"name": name, "charts": made} for name, made in _figures(frame, groups, folder, charts) if made]
-    complete = frame[frame["status"] == "complete"]
-    environment = _environment()
-    return environment.get_template("report.html").render(
-        title=title or f"Results in {folder.resolve().name}",
-        version=longtail.__version__,
-        date=datetime.now(UTC).strftime("%d %B %Y").lstrip("0"),
-        sections=_sections(any(table for _, table in by_class)),
-        overview=content.overview(frame),
-        settings=settings,
-        runs=tables.run_table(frame),
-        problems=tables.problem_table(frame),
-        data_sets=list(dict.fromkeys(complete["data"])),
-        losses={name: TITLES.get(name, name) for name in complete["loss"]},
-        has_groups="few %" in headers or "many %" in headers or "medium %" in headers,
-        has_deltas="Δ error" in headers,
-        has_published="published (full protocol)" in headers,
-        groups=shown,
-        charts=charts.specs,
-        charts_left_out=charts.left_out,
-        class_tables=[(name, table) for name, table in by_class if table],
-        presets=_presets(groups),
-        vega=Markup(vega()),
-        css=Markup(_asset(environment, "report.css")),
-        **{
-            f"{name}_js": Markup(script_text(_asset(environment, f"{name}.js")))
-            for name in ("tables", "charts", "explorer")
+    theory = list(charts.add("class_balanced_term", Inputs()))
+    order = tuple(dict.fromkeys(name for group in groups for name in group.frame["method"]))
+    thumbnails = Thumbnails(MOST_IMAGES if images else 0)
+    experiments = [_experiment(group, folder, charts, thumbnails, order) for group in groups]
+    problems = tables.problem_table(frame)
+    return (
+        templates()
+        .get_template("report.html")
+        .render(
+            title=title or f"Results in {folder.resolve().name}",
+            version=longtail.__version__,
+            date=datetime.now(UTC).strftime("%d %B %Y").lstrip("0"),
+            sections=_sections(bool(experiments)),
+            overview=content.overview(frame),
+            experiments=experiments,
+            searches=content.searches(folder),
+            problems=problems,
+            theory=[*theory, *_heatmaps(frame, folder, charts)],
+            charts=charts.specs,
+            charts_left_out=charts.left_out,
+            data=[each["data"] for each in experiments],
+            presets=_presets(groups),
+            vega=Markup(vega()),
+            css=Markup(_asset("report.css")),
+            **{f"{name}_js": Markup(script_text(_asset(f"{name}.js"))) for name in ("report", "explorer")},
+        )
+    )
+
+
+def _sections(complete: bool) -> list[tuple[str, str]]:
+    named = {"verdict": "Verdict", "compare": "Compare", "confusion": "Confusions", "mistakes": "Mistakes"}
+    named = named if complete else {}
+    named |= {"results": "Results", "figures": "Figures", "problems": "Incomplete and failed runs"}
+    return [*named.items(), ("explorer", "Explorer"), ("runs", "What was run")]
+
+
+def _experiment(
+    group: content.Group, folder: Path, charts: Charts, thumbnails: Thumbnails, order: tuple[str, ...]
+) -> dict[str, Any]:
+    """What the template and the page's script need to know about an experiment."""
+    methods = find_methods(group, folder)
+    pair = compared(group.frame)["method"].drop_duplicates().tolist()
+    names = [method.name for method in methods]
+    baseline = methods[names.index(pair[0])]
+    changes = {method.name: _change(baseline, method) for method in methods} if len(methods) > 1 else {}
+    shared, settings = tables.setting_table(group.frame, changes).collapsed()
+    inputs = Inputs(
+        runs=folder, frame=group.frame, counts=[count for count in group.counts if count > 0], methods=order
+    )
+    figures = (*OF_GROUP, "effective_numbers") if group.counts else OF_GROUP
+    chosen = [methods[names.index(name)] for name in pair]
+    ranked = [*reversed(chosen), *(method for method in methods if method not in chosen)]
+    mistakes = {method.name: thumbnails.add(method, folder) for method in ranked}
+    return {
+        "name": group.name,
+        "verdict": find_verdict(group, methods, folder),
+        "shared": shared,
+        "settings": settings,
+        "runs": tables.run_table(group.frame),
+        "charts": [chart for name in figures for chart in charts.add(name, inputs)],
+        "data": {
+            "name": group.name,
+            "classes": group.classes,
+            "counts": group.counts,
+            "pair": [names.index(pair[0]), names.index(pair[-1])],
+            "methods": [_method(method, mistakes[method.name], order) for method in methods],
+            "differences": [[difference(a, b).text if a is not b else "" for b in methods] for a in methods],
         },
-    )
+    }
 
 
-def _environment() -> Environment:
-    """Whatever is put into a template is escaped; JSON, too, has no < of its own."""
-    made = Environment(
-        loader=PackageLoader("longtail.lab.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    made.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-    return made
+def _change(baseline: Method, method: Method) -> tables.Cell:
+    """The difference of the balanced accuracies in percentage points."""
+    if method is baseline:
+        return tables.Cell("baseline")
+    found = difference(baseline, method)
+    return tables.number_cell(100 * found.value, found.interval, "+.1f")
 
 
-def _sections(classes: bool) -> list[tuple[str, str]]:
-    named = {"runs": "What was run", "results": "Results", "figures": "Figures", "classes": "Classes"}
-    named |= {"problems": "Incomplete and failed runs", "explorer": "Explorer"}
-    return [(key, name) for key, name in named.items() if classes or key != "classes"]
+def _method(method: Method, mistakes: list[Any], order: tuple[str, ...]) -> dict[str, Any]:
+    names = ("name", "recall", "tested", "predicted", "confused")
+    found = {name: getattr(method, name) for name in names}
+    colour, _, _ = method_style(order.index(method.name))
+    return found | {"accuracy": method.mean, "mistakes": mistakes, "colour": colour, "seeds": len(method.accuracy)}
 
 
-def _figures(
-    frame: DataFrame, groups: list[content.Group], folder: Path, charts: Charts
-) -> Iterator[tuple[str, list[Chart]]]:
-    """Name and charts of each part of the section: the theory first has room, as it is small."""
-    theory = charts.add([figures.class_balanced_term])
-    for name, part in _over_imbalances(frame):
-        yield name, charts.add([partial(figures.heatmap, part)])
-    for group in groups:
-        yield group.name, charts.add(_of_group(group, folder))
-    yield "Theory", theory
+def _heatmaps(frame: DataFrame, folder: Path, charts: Charts) -> list[tuple[str, str]]:
+    groups = content.find_groups(frame, folder, "imbalance")
+    several = [group.frame for group in groups if group.frame["imbalance"].nunique() > 1]
+    return [chart for part in several for chart in charts.add("heatmap", Inputs(runs=folder, frame=part))]
 
 
-def _of_group(group: content.Group, folder: Path) -> list[Callable[[], Any]]:
-    runs, classes = group.frame, group.classes
-    makers = [
-        lambda: figures.error_over_beta(runs),
-        lambda: figures.group_recalls(runs),
-        lambda: figures.training_curves(_thinned(figures.load_epochs(folder, runs))),
-        lambda: figures.calibration(runs),
-    ]
-    if classes is None:
-        return makers
-    makers.insert(2, lambda: figures.recall_per_class(runs, classes.names, classes.counts))
-    present = [count for count in classes.counts if count > 0]
-    return [*makers, lambda: figures.effective_numbers(present)]
+@dataclass
+class Thumbnails:
+    """Test images as small JPEG files in the page, as long as there is room for them."""
+
+    left: int
+    _images: dict[tuple[str, int], str] = field(default_factory=dict)
+    _opened: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, method: Method, folder: Path) -> list[list[Any]]:
+        """The mistakes of a method with their images, as far as these are there."""
+        found = []
+        for index, *about in method.mistakes:
+            image = self._image(run_folder_of(folder, method.runs[0]).path, int(index))
+            found += [[image, *about]] if image else []
+        return found
+
+    def _image(self, run: Path, index: int) -> str | None:
+        if not self.left and not self._images:
+            return None
+        images, key = self._test_images(run)
+        if (key, index) not in self._images and self.left and images is not None:
+            with contextlib.suppress(DataError, OSError, IndexError):
+                self._images[key, index] = _thumbnail(images[index][0])
+                self.left -= 1
+        return self._images.get((key, index))
+
+    def _test_images(self, run: Path) -> tuple[Any, str]:
+        """The test images of a run, each data set opened once."""
+        key = json.dumps(encode(RunFolder(run).config().data), default=str)
+        if key not in self._opened:
+            self._opened[key] = None
+            with contextlib.suppress(ConfigError, DataError, OSError):
+                self._opened[key] = open_run_data(run).test
+        return self._opened[key], key
 
 
-def _thinned(epochs: DataFrame) -> DataFrame:
-    """Every so many epochs, and the last one: a curve on a page has no more points than pixels."""
-    if epochs.empty:
-        raise ConfigError("no run has its epochs")
-    points = max(20, MOST_POINTS // epochs["run_id"].nunique())
-    step = -(-int(epochs["epoch"].max()) // points)
-    last = epochs.groupby("run_id")["epoch"].transform("max")
-    return epochs[(epochs["epoch"] % step == 0) | (epochs["epoch"] == last)].round({"error": 3})
-
-
-def _over_imbalances(frame: DataFrame) -> list[tuple[str, DataFrame]]:
-    """Complete runs of a data set and a network at several imbalances."""
-    complete = frame[frame["status"] == "complete"]
-    common = [name for name in SETTING if name not in (*OF_LOSS, "imbalance")]
-    parts = [part for _, part in complete.groupby(common, dropna=False, sort=False) if part["imbalance"].nunique() > 1]
-    firsts = [to_records(part.iloc[:1])[0] for part in parts]
-    return [
-        (f"{first['data']}, {first['model']}, {first['epochs']} epochs, all imbalances", part)
-        for first, part in zip(firsts, parts, strict=True)
-    ]
+def _thumbnail(pixels: Tensor) -> str:
+    image = Image.fromarray(pixels.expand(3, -1, -1).permute(1, 2, 0).numpy())
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=72)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def _presets(groups: list[content.Group]) -> list[dict[str, Any]]:
     """Counts that the explorer offers: those of the runs, each once, and of the paper's CIFAR."""
     found: dict[str, dict[str, Any]] = {}
     for group in groups:
-        if group.classes is not None:
-            preset = {"names": group.classes.names, "counts": group.classes.counts}
+        if group.classes:
+            preset = {"names": group.classes, "counts": group.counts}
             row = to_records(group.frame.iloc[:1])[0]
             name = row["data"] if row["imbalance"] is None else f"{row['data']}, imbalance {row['imbalance']:g}"
             found.setdefault(json.dumps(preset), {"name": name, **preset})
@@ -247,6 +281,5 @@ def _presets(groups: list[content.Group]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _asset(environment: Environment, name: str) -> str:
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")

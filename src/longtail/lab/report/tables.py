@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from longtail.lab.config import shortest
@@ -20,9 +21,9 @@ __all__ = [
     "Column",
     "Line",
     "Table",
+    "class_metrics_table",
     "column_title",
     "comparison",
-    "is_missing",
     "known_columns",
     "number_cell",
     "percent_cell",
@@ -30,12 +31,17 @@ __all__ = [
     "run_table",
     "setting_table",
     "shown",
+    "text_table",
+    "value_cell",
 ]
 
 Row = dict[str, Any]
 
 MISSING = "–"
 """What is shown where there is nothing."""
+
+ALL_GROUPS = ("rarest_quarter", *GROUPS)
+"""Groups of classes by their training images, in the order of tables."""
 
 SHORT = 20
 """Texts of so many characters are never wrapped."""
@@ -51,7 +57,7 @@ class Column:
     Args:
         name: its header.
         numeric: whether it is set to the right and sorted as numbers.
-        shared: how the terminal tells a value that all rows have, above the table and in place of the column.
+        shared: how a value that all rows share is told, above the table and instead of the column.
     """
 
     name: str
@@ -103,28 +109,46 @@ class Table:
     lines: list[Line]
     left_out: int = 0
 
+    def collapsed(self) -> tuple[str, Table]:
+        """Values that all rows share, as a caption, and the table without their columns."""
+        caption, kept = [], []
+        for index, column in enumerate(self.columns):
+            texts = {line.cells[index].text for line in self.lines}
+            if column.shared and len(texts) == 1:
+                caption += [column.shared.format(text) for text in texts if text != MISSING]
+            else:
+                kept.append(index)
+        lines = [replace(line, cells=[line.cells[index] for index in kept]) for line in self.lines]
+        return ", ".join(caption), replace(self, columns=[self.columns[index] for index in kept], lines=lines)
+
     def to_rich(self) -> rich.table.Table:
-        """For the terminal: only long texts are wrapped."""
+        """For the terminal: only long texts are wrapped, and only between words."""
         from rich.table import Table as RichTable
 
-        title, cells = [], []
-        table = RichTable(box=None, pad_edge=False, title_justify="left")
-        for place, column in enumerate(self.columns):
-            texts = [
-                " ".join(filter(None, (cell.text, cell.note))) for cell in (line.cells[place] for line in self.lines)
-            ]
-            if column.shared and len(set(texts)) == 1:
-                title += [column.shared.format(texts[0])] if texts[0] != MISSING else []
-                continue
-            cells.append(texts)
+        caption, shown = self.collapsed()
+        table = RichTable(box=None, pad_edge=False, title_justify="left", title=caption or None)
+        rows = [_texts(line) for line in shown.lines]
+        for index, column in enumerate(shown.columns):
+            texts = [row[index] for row in rows]
             is_short = column.numeric or max(map(len, texts), default=0) <= SHORT
+            longest = max((len(word) for text in texts for word in text.split()), default=0)
             table.add_column(
-                column.name, justify="right" if column.numeric else "left", no_wrap=is_short, overflow="fold"
+                column.name,
+                justify="right" if column.numeric else "left",
+                no_wrap=is_short,
+                overflow="fold",
+                min_width=min(longest, SHORT),
             )
-        for row in zip(*cells, strict=True):
+        for row in rows:
             table.add_row(*row)
-        table.title = ", ".join(title) if title else None
         return table
+
+    def to_markdown(self) -> str:
+        """For documents."""
+        header, rows = [column.name for column in self.columns], [_texts(line) for line in self.lines]
+        lines = [f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in [header, *rows]]
+        lines.insert(1, f"|{'|'.join('---:' if column.numeric else '---' for column in self.columns)}|")
+        return "\n".join(lines) + "\n"
 
     def to_csv(self) -> str:
         """For spreadsheets."""
@@ -135,19 +159,35 @@ class Table:
         return text.getvalue()
 
 
-def setting_table(frame: DataFrame) -> Table:
-    """One row for each setting: mean and spread over seeds, groups, difference from the plain loss, published error.
+def _texts(line: Line) -> list[str]:
+    return [" ".join(filter(None, (cell.text, cell.note))) for cell in line.cells]
+
+
+def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[str] = ()) -> Table:
+    """A table of texts.
+
+    Args:
+        headers: names of the columns.
+        rows: one text for each column.
+        numeric: columns that are set to the right.
 
     Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from longtail.lab.config import RunConfig
-        >>> from longtail.lab.experiments import load_results
-        >>> from longtail.lab.files import write_atomically
-        >>> with tempfile.TemporaryDirectory() as runs:
-        ...     write_atomically(Path(runs) / "a" / "config.json", RunConfig().to_json())
-        ...     setting_table(load_results(runs)).lines
-        []
+        >>> print(text_table(("loss", "error"), [("softmax", "8.5")]).to_csv(), end="")
+        loss,error
+        softmax,8.5
+    """
+    columns = [Column(name, numeric=name in numeric) for name in headers]
+    return Table(columns, [Line([Cell(text, text) for text in row]) for row in rows])
+
+
+def setting_table(frame: DataFrame, differences: Mapping[str, Cell] | None = None) -> Table:
+    """One row for each setting: mean and spread over seeds, groups, difference from the plain loss, published error.
+
+    Settings of one data set, imbalance, network and training time are ranked by balanced accuracy, the best first.
+
+    Args:
+        frame: of :func:`longtail.lab.experiments.load_results`.
+        differences: from a baseline, by method, in place of those from the same loss without class weights.
     """
     from longtail.lab.experiments.aggregate import deltas, summarize_results
     from longtail.lab.experiments.results import SETTING, row_key, telling_columns, to_records
@@ -155,71 +195,61 @@ def setting_table(frame: DataFrame) -> Table:
     settings, changes = to_records(summarize_results(frame)), to_records(deltas(frame))
     change_of = {row_key(row, SETTING): row for row in changes}
     names = telling_columns(settings, known_columns(settings))
-    groups = [name for name in GROUPS if any(row[f"{name}_mean"] is not None for row in settings)]
-    compared = any(row["pairs"] for row in changes)
+    settings.sort(key=_rank)
+    groups = [name for name in ALL_GROUPS if any(row[f"{name}_mean"] is not None for row in settings)]
+    compared = bool(differences) if differences is not None else any(row["pairs"] for row in changes)
     known = any(row["published"] is not None for row in settings)
     columns = [
         Column("loss", numeric=False),
         *(Column(column_title(name), _is_numeric(settings, name), SHARED.get(name, "")) for name in names),
     ]
-    columns += [Column(name) for name in ("n", "error %", *(f"{name} %" for name in groups))]
-    columns += [Column("Δ error")] * compared + [Column("published (full protocol)")] * known
+    names_of_metrics = ("balanced accuracy %", "error %", *(f"{column_title(name)} %" for name in groups))
+    columns += [Column(name) for name in ("n", *names_of_metrics)]
+    columns += [Column("Δ balanced accuracy")] * compared + [Column("published (full protocol)")] * known
     lines = []
     for row in settings:
         change = change_of.get(row_key(row, SETTING))
         cells = [Cell(row["method"], row["method"]), *(value_cell(row[name]) for name in names), value_cell(row["n"])]
+        cells += [percent_cell(row["balanced_accuracy_mean"], row["balanced_accuracy_std"])]
         cells += [number_cell(row["error_mean"], "" if row["error_std"] is None else f"± {row['error_std']:.2f}")]
         cells += [percent_cell(row[f"{name}_mean"]) for name in groups]
-        cells += [difference_cell(change)] * compared + [number_cell(row["published"])] * known
+        changed = difference_cell(change) if differences is None else differences.get(row["method"], Cell(""))
+        cells += [changed] * compared + [number_cell(row["published"])] * known
         lines.append(Line(cells, row["data"], row["loss"]))
     return Table(columns, lines)
 
 
-def run_table(frame: DataFrame) -> Table:
-    """One row for each run, whether it is complete or not.
+def _rank(row: Row) -> list[tuple[bool, Any]]:
+    """Settings that can be compared side by side, and of these the best balanced accuracy first."""
+    from longtail.lab.experiments.results import FIRST
 
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from longtail.lab.config import RunConfig
-        >>> from longtail.lab.experiments import load_results
-        >>> from longtail.lab.files import write_atomically
-        >>> with tempfile.TemporaryDirectory() as runs:
-        ...     write_atomically(Path(runs) / "a" / "config.json", RunConfig().to_json())
-        ...     [cell.text for cell in run_table(load_results(runs)).lines[0].cells]
-        ['a', 'unfinished', 'softmax', '0', '–', '–', '–', '–']
-    """
+    accuracy = row["balanced_accuracy_mean"]
+    values = [*(row[name] for name in FIRST), None if accuracy is None else -accuracy]
+    return [(value is not None, 0 if value is None else value) for value in values]
+
+
+def run_table(frame: DataFrame) -> Table:
+    """One row for each run, whether it is complete or not."""
     from longtail.lab.experiments.results import to_records
 
     rows = to_records(frame)
-    groups = [name for name in GROUPS if any(row[name] is not None for row in rows)]
-    names = ("error %", "best %", *(f"{name} %" for name in groups), "balanced accuracy %", "seconds")
+    groups = [name for name in ALL_GROUPS if any(row[name] is not None for row in rows)]
+    shares = ("balanced_accuracy", "macro_f1", *groups)
+    names = ("error %", "best %", *(f"{column_title(name)} %" for name in shares), "seconds")
     columns = [Column(name, numeric=False) for name in ("run", "status", "loss")]
     columns += [Column(name) for name in ("seed", *names)]
     lines = []
     for row in rows:
         cells = [Cell(row["run_id"], row["run_id"]), *(value_cell(row[name]) for name in ("status", "method", "seed"))]
         cells += [number_cell(row["error"]), number_cell(row["best_error"])]
-        cells += [percent_cell(row[name]) for name in (*groups, "balanced_accuracy")]
+        cells += [percent_cell(row[name]) for name in shares]
         cells.append(number_cell(row["seconds"], form=",.1f"))
         lines.append(Line(cells, row["data"] or "", row["loss"] or ""))
     return Table(columns, lines)
 
 
 def problem_table(frame: DataFrame) -> Table:
-    """The runs that are failed, unfinished or damaged, and why.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from longtail.lab.config import RunConfig
-        >>> from longtail.lab.experiments import load_results
-        >>> from longtail.lab.files import write_atomically
-        >>> with tempfile.TemporaryDirectory() as runs:
-        ...     write_atomically(Path(runs) / "a" / "config.json", RunConfig().to_json())
-        ...     [cell.text for cell in problem_table(load_results(runs)).lines[0].cells]
-        ['unfinished', 'a', '0 of 200 epochs']
-    """
+    """The runs that are failed, unfinished or damaged, and why."""
     from longtail.lab.experiments.results import to_records
 
     names = ("status", "run_id", "problem")
@@ -238,7 +268,7 @@ def known_columns(rows: list[Row]) -> list[str]:
 
 def column_title(name: str) -> str:
     """A column's name, for people."""
-    return {"model": "network"}.get(name, name.replace("_", " "))
+    return {"model": "network", "macro_f1": "macro-F1", "f1": "F1"}.get(name, name.replace("_", " "))
 
 
 def _is_numeric(rows: list[Row], name: str) -> bool:
@@ -250,31 +280,67 @@ def shown(value: Any) -> str:
     return MISSING if value is None else shortest(value)
 
 
-def is_missing(value: float | None) -> bool:
-    """Whether there is no number."""
-    return value is None or math.isnan(value)
-
-
 def value_cell(value: Any) -> Cell:
+    """A value of a configuration."""
     return Cell(shown(value), value if isinstance(value, (int, float, str, type(None))) else shown(value))
 
 
 def number_cell(value: float | None, note: str = "", form: str = ".2f") -> Cell:
     """A number; a dash where there is none."""
-    return Cell(MISSING) if value is None else Cell(f"{value:{form}}", value, note)
+    return Cell(MISSING) if value is None or math.isnan(value) else Cell(f"{value:{form}}", value, note)
 
 
-def percent_cell(value: float | None) -> Cell:
-    """A fraction in percent."""
-    return number_cell(None if value is None or is_missing(value) else 100 * value, form=".1f")
+def percent_cell(value: float | None, spread: float | None = None) -> Cell:
+    """A fraction in percent, and its standard deviation over seeds."""
+    note = "" if spread is None else f"± {100 * spread:.1f}"
+    return number_cell(None if value is None else 100 * value, note, form=".1f")
+
+
+def interval_cell(value: float | None, interval: Sequence[float] | None) -> Cell:
+    """A fraction in percent, and its confidence interval."""
+    cell = percent_cell(value)
+    return cell if interval is None else replace(cell, note=f"[{100 * interval[0]:.0f}, {100 * interval[1]:.0f}]")
 
 
 def difference_cell(change: Row | None) -> Cell:
-    """A mean difference and its interval; nothing for the plain loss itself."""
+    """A mean difference of balanced accuracies and its interval; nothing for the plain loss itself."""
     if change is None:
         return Cell("")
-    low, high = change["error_low"], change["error_high"]
-    return number_cell(change["error_delta"], "" if low is None else f"[{low:+.2f}, {high:+.2f}]", "+.2f")
+    value, low, high = (change[f"balanced_accuracy_{name}"] for name in ("delta", "low", "high"))
+    note = "" if low is None else f"[{100 * low:+.1f}, {100 * high:+.1f}]"
+    return number_cell(None if value is None else 100 * value, note, "+.1f")
+
+
+def class_metrics_table(
+    classes: Sequence[str], counts: Sequence[int], metrics: Row, images: str = "test images", most: int | None = None
+) -> Table:
+    """Recall, precision and F1 of each class, the class of the lowest F1 first; 95% intervals beside them.
+
+    Args:
+        classes: names.
+        counts: training images.
+        metrics: of :func:`longtail.lab.training.evaluate_run`.
+        images: title of the column of evaluated images.
+        most: how many classes to show; all by default.
+
+    Example:
+        >>> intervals = {"recall_interval": [[0.3, 0.9]], "precision_interval": [None]}
+        >>> metrics = {"images": [9], "recall": [0.0], "precision": [None], "f1": [0.0], **intervals}
+        >>> print(class_metrics_table(["owl"], [12], metrics).to_csv(), end="")
+        class,training images,test images,recall %,precision %,F1 %
+        owl,12,9,0.0,–,0.0
+    """
+    titles = ("training images", images, "recall %", "precision %", "F1 %")
+    columns = [Column("class", numeric=False), *(Column(title) for title in titles)]
+    names = ("images", "f1", "recall", "recall_interval", "precision", "precision_interval")
+    rows = zip(classes, counts, *(metrics[name] for name in names), strict=True)
+    worst = sorted(rows, key=lambda row: (row[3] is None, row[3], row[4], row[1]))
+    lines = []
+    for name, count, tested, f1, recall, of_recall, precision, of_precision in worst[:most]:
+        cells = [Cell(name, name), number_cell(count, form=","), number_cell(tested, form=",")]
+        cells += [interval_cell(recall, of_recall), interval_cell(precision, of_precision), percent_cell(f1)]
+        lines.append(Line(cells))
+    return Table(columns, lines, len(worst) - len(lines))
 
 
 def comparison(title: str, finals: dict[str, Row]) -> Table:
@@ -286,15 +352,16 @@ def comparison(title: str, finals: dict[str, Row]) -> Table:
 
     Example:
         >>> final = {"error": 8.5, "balanced_accuracy": 0.9, "many": 0.95, "medium": None, "few": 0.8}
+        >>> final |= {"calibration_error": 0.05}
         >>> print(comparison("loss", {"softmax": final}).to_csv(), end="")
-        loss,error %,balanced accuracy %,many %,few %
-        softmax,8.50,90.0,95.0,80.0
+        loss,error %,balanced accuracy %,many %,few %,calibration error %
+        softmax,8.50,90.0,95.0,80.0,5.0
     """
-    groups = [name for name in GROUPS if any(final[name] is not None for final in finals.values())]
-    names = ("error %", "balanced accuracy %", *(f"{name} %" for name in groups))
-    columns = [Column(title, numeric=False), *(Column(name) for name in names)]
+    shares = ("balanced_accuracy", "macro_f1", *ALL_GROUPS, "calibration_error")
+    there = [name for name in shares if any(final.get(name) is not None for final in finals.values())]
+    columns = [Column(title, numeric=False), Column("error %"), *(Column(f"{column_title(name)} %") for name in there)]
     lines = []
     for name, final in finals.items():
-        recalls = [percent_cell(final[key]) for key in ("balanced_accuracy", *groups)]
-        lines.append(Line([Cell(name, name), number_cell(final["error"]), *recalls]))
+        cells = [percent_cell(final.get(key)) for key in there]
+        lines.append(Line([Cell(name, name), number_cell(final["error"]), *cells]))
     return Table(columns, lines)

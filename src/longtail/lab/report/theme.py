@@ -9,23 +9,10 @@ from typing import Any
 
 import altair as alt
 
-from longtail.lab.config import ConfigError, LossConfig
+from longtail.lab.config import ConfigError
 
-__all__ = [
-    "COLOURS",
-    "DASHES",
-    "GREY",
-    "PLAIN",
-    "SHAPES",
-    "WIDEST",
-    "WIDTH",
-    "Chart",
-    "beta_name",
-    "data",
-    "palette",
-    "spec",
-    "styled",
-]
+__all__ = ["COLOURS", "GREY", "WIDEST", "Chart", "data", "line_styles", "method_style", "palette", "spec", "styled"]
+__all__ += ["tooltips"]
 
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart | alt.HConcatChart
 """What the functions of figures return."""
@@ -37,15 +24,17 @@ WIDEST = 340
 """Pixels of a whole figure: in a column of 8.5 cm, its smallest text then still has 7 points."""
 
 GREY = "#767676"
-"""Of what others are compared with; as far from white as from black."""
-
-PLAIN = LossConfig().weights_title
-"""What a loss without class weights is called; it is grey everywhere."""
+"""Of the baseline; as far from white as from black."""
 
 # Okabe and Ito 2008, without the yellow that no white page shows, and grey instead of black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", GREY)
 DASHES = ((1, 0), (6, 2), (2, 2), (8, 2, 2, 2), (4, 4), (1, 3), (12, 3))
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
+
+NUMBERS = dict.fromkeys(("n", "rank", "images", "classes", "epoch", "most", "fewest", "seeds"), ",d")
+NUMBERS |= dict.fromkeys(("recall", "accuracy", "confidence", "low", "high", "effective", "simulated"), ",.1f")
+NUMBERS |= {"closed_form": ",.1f", "error": ".2f", "spread": ".2f", "term": ".4~g", "weight": ".4~g", "N": ",.4~g"}
+"""Fields of charts that are numbers, and how tooltips show them."""
 
 FONT = "Arial, Helvetica, 'Liberation Sans', sans-serif"
 SMALL = 10
@@ -126,34 +115,72 @@ def data(rows: list[dict[str, Any]]) -> Any:
     return alt.Data(values=rows)  # type: ignore[no-untyped-call]
 
 
-def palette(names: Sequence[str], what: str = "lines") -> dict[str, alt.Scale]:
+def method_style(index: int) -> tuple[str, list[int], str]:
+    """Colour, dash and shape of a method by its number in the order of all methods; the first one, plain, is grey.
+
+    Example:
+        >>> method_style(0), method_style(1)
+        (('#767676', [1, 0], 'circle'), ('#0072B2', [6, 2], 'square'))
+    """
+    hues = (GREY, *(colour for colour in COLOURS if colour != GREY))
+    # Beyond the colours, they repeat with another dash and shape.
+    other = index + index // len(hues)
+    return hues[index % len(hues)], list(DASHES[other % len(DASHES)]), SHAPES[other % len(SHAPES)]
+
+
+def palette(names: Sequence[str], order: Sequence[str] | None = None) -> dict[str, alt.Scale]:
     """Scales of colour, dash and shape, so that no two of the names differ by their colour alone.
 
     Args:
-        names: in their order.
-        what: they are, for the error that refuses more than can be told apart.
+        names: in their order; more than can be told apart are refused.
+        order: of methods, all of them: each has the style of its number (see :func:`method_style`). Without it, names
+            are no methods and have the colours one by one.
 
     Example:
-        >>> palette(["plain", "β 0.999"])["shape"].range
-        ['circle', 'square']
+        >>> palette(["focal"], order=["softmax", "focal"])["color"].range
+        ['#0072B2']
     """
     if len(names) > len(COLOURS):
-        raise ConfigError(f"{len(names)} {what} cannot be told apart: at most {len(COLOURS)}")
-    hues = [colour for colour in COLOURS if colour != GREY or not any(name.startswith(PLAIN) for name in names)]
-    colours = [GREY if name.startswith(PLAIN) else hues.pop(0) for name in names]
-    ranges: dict[str, list[Any]] = {
-        "color": colours,
-        "dash": [list(dash) for dash in DASHES[: len(names)]],
-        "shape": list(SHAPES[: len(names)]),
-    }
-    return {name: alt.Scale(domain=list(names), range=values) for name, values in ranges.items()}
+        raise ConfigError(f"{len(names)} lines cannot be told apart: at most {len(COLOURS)}")
+    if order is None:
+        styles = [(COLOURS[index], list(DASHES[index]), SHAPES[index]) for index in range(len(names))]
+    else:
+        places = [*order, *(name for name in names if name not in order)]
+        styles = [method_style(places.index(name)) for name in names]
+    ranges = zip(("color", "strokeDash", "shape"), zip(*styles, strict=True), strict=True)
+    return {channel: alt.Scale(domain=list(names), range=list(values)) for channel, values in ranges}
 
 
-def beta_name(beta: float) -> str:
-    """β as people write it.
+def line_styles(
+    names: Sequence[str], *channels: str, field: str = "name", order: Sequence[str] | None = None, **legend: Any
+) -> dict[str, Any]:
+    """Encodings of the colour and the other channels (strokeDash, shape) by name, with one legend for all of them.
 
     Example:
-        >>> beta_name(0.9999), beta_name(0.9999999)
-        ('0.9999', '0.9999999')
+        >>> list(line_styles(["softmax", "focal"], "strokeDash"))
+        ['color', 'strokeDash']
     """
-    return f"{beta:.12g}"
+    scales = palette(names, order)
+    if "strokeDash" in channels:
+        legend |= {"symbolType": "stroke", "symbolSize": 180}
+    shared = alt.Legend(**{"title": None, "columns": 1 if max(map(len, names)) > 24 else 2} | legend)
+    kinds: dict[str, Any] = {"color": alt.Color, "strokeDash": alt.StrokeDash, "shape": alt.Shape}
+    return {
+        channel: kinds[channel](f"{field}:N", scale=scales[channel], sort=list(names), legend=shared)
+        for channel in ("color", *channels)
+    }
+
+
+def tooltips(**titles: str) -> list[alt.Tooltip]:
+    """What is shown of the row under the pointer: titles by field.
+
+    Example:
+        >>> tooltips(images="training images")[0].to_dict()
+        {'field': 'images', 'format': ',d', 'title': 'training images', 'type': 'quantitative'}
+    """
+    return [
+        alt.Tooltip(f"{name}:Q", title=title, format=NUMBERS[name])
+        if name in NUMBERS
+        else alt.Tooltip(f"{name}:N", title=title)
+        for name, title in titles.items()
+    ]

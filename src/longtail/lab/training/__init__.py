@@ -2,14 +2,17 @@
 
 from longtail.lab.training.build import identify, open_data
 from longtail.lab.training.errors import Interrupted, RunInUse, TrainingError
-from longtail.lab.training.evaluation import LoadedRun, adjust_run, evaluate_run, load_run, predict
+from longtail.lab.training.evaluation import LoadedRun, adjust_run, evaluate_run, load_run
+from longtail.lab.training.export import ExportedModel, export_run, load_exported
 from longtail.lab.training.loop import train
 from longtail.lab.training.metrics import ClassifierMetrics, log_probabilities
+from longtail.lab.training.predict import predict
 from longtail.lab.training.run_folder import RunFolder
 from longtail.lab.training.state import stop_signals
 
 __all__ = [
     "ClassifierMetrics",
+    "ExportedModel",
     "Interrupted",
     "LoadedRun",
     "RunFolder",
@@ -17,7 +20,9 @@ __all__ = [
     "TrainingError",
     "adjust_run",
     "evaluate_run",
+    "export_run",
     "identify",
+    "load_exported",
     "load_run",
     "log_probabilities",
     "open_data",

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import statistics
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from rich.console import Console
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from longtail.counts import IntArray
-from longtail.heads import param_groups
-from longtail.lab.config import ConfigError, ModelConfig, RunConfig
+from longtail.lab.config import ConfigError, DataConfig, ModelConfig, RunConfig, config_errors
 from longtail.lab.data import (
     DataError,
     ImageDataset,
     ImageFiles,
     InMemoryImages,
+    InputSpec,
     LongTailedSubset,
     fingerprint,
     open_dataset,
 )
 from longtail.lab.data.batches import Order, shuffled
-from longtail.lab.models import CifarResNet, ResNet, build_model
-from longtail.lab.training.run_folder import RunFolder
+from longtail.lab.data.decode import shorter_side
+from longtail.lab.data.folds import hold_out_validation
+from longtail.lab.models import (
+    CIFAR_MODELS,
+    IMAGENET,
+    build_model,
+    check_model,
+    classifier,
+    input_spec,
+    load_weights,
+    pretrained_file,
+    sha256_of,
+)
+from longtail.lab.models.backbones import import_timm
+from longtail.lab.models.weights import read_weights
+from longtail.lab.training.run_folder import RunFolder, names_of_images
 from longtail.losses import ClassBalancedLoss
 from longtail.samplers import class_aware_order
 from longtail.schedules import DeferredReweighting
+from longtail.weights import class_weights
 
 __all__ = [
     "OpenedData",
@@ -39,13 +54,15 @@ __all__ = [
     "build_network",
     "build_optimizer",
     "build_order",
+    "find_weights",
     "identify",
-    "input_size",
+    "load_initial_weights",
     "open_data",
 ]
 
 
-INPUT_SIZE = 224
+SAMPLED = 20
+"""Images whose size stands for that of all."""
 
 
 class OpenedData(NamedTuple):
@@ -57,8 +74,16 @@ class OpenedData(NamedTuple):
     """With the fingerprints of your own images and of initial weights filled in: it has a run id."""
 
 
-def open_data(config: RunConfig, data_dir: Path | None = None, console: Console | None = None) -> OpenedData:
+def open_data(
+    config: RunConfig, data_dir: Path | None = None, console: Console | None = None, runs: Path | None = None
+) -> OpenedData:
     """Open the data set of a run and choose its training images.
+
+    Args:
+        config: of the run.
+        data_dir: where named data sets are.
+        console: where to show progress.
+        runs: folder of the run folders, which may know your own images by another name.
 
     Example:
         >>> from longtail.lab.config import DataConfig
@@ -70,26 +95,57 @@ def open_data(config: RunConfig, data_dir: Path | None = None, console: Console 
     data = config.data
     if gone := data.gone:
         raise ConfigError(f"the images of this run are gone: {gone} does not exist; data.name takes their new path")
+    with config_errors():
+        check_model(config.model.name)
     dataset = open_dataset(data.source, data_dir, files=data.files, on_error=data.on_error, console=console)
-    if data.image_size is not None and isinstance(dataset.train, InMemoryImages):
-        height, width = dataset.train.images.shape[2:]
-        raise DataError(f"image_size requires image files: {data.name} has {height} × {width} pixels")
+    dataset = _prepared(dataset, config)
     betas, classes = len(config.loss.betas), len(dataset.classes)
     if betas not in (0, classes):
         raise ConfigError(f"betas has {betas} values, but {data.name} has {classes} classes")
     if not data.is_catalogued:
-        config = replace(config, data=data.found_at(fingerprint(dataset)))
-    config = replace(config, model=_find_weights(config.model))
+        config = replace(config, data=_named_as_in(runs, data.found_at(fingerprint(dataset))))
+    config = replace(config, model=find_weights(config.model))
     chosen, subset = data.subset.choose(dataset)
-    chosen = data.fold.choose(chosen)
+    chosen = hold_out_validation(data.fold.choose(chosen), data.validation_fraction)
     if data.sampling != "shuffled" and not config.loss.is_plain:
         note = f"classes are balanced twice, by {data.sampling} sampling and by class weights"
         chosen = replace(chosen, notes=(*chosen.notes, note))
     return OpenedData(chosen, subset, config)
 
 
+def _prepared(dataset: ImageDataset, config: RunConfig) -> ImageDataset:
+    """With images as the network takes them."""
+    size = config.data.image_size
+    if (spec := input_spec(config.model.name, size)) is not None:
+        dataset = dataset.prepared_for(spec)
+        return replace(dataset, notes=(*dataset.notes, *_notes_on_size(dataset, spec.input_size)))
+    if size is not None and isinstance(dataset.train, InMemoryImages):
+        height, width = dataset.train.images.shape[2:]
+        raise DataError(
+            f"image_size requires image files or a model of timm: {dataset.name} has {height} × {width} pixels"
+        )
+    return replace(dataset, input_size=size)
+
+
+def _notes_on_size(dataset: ImageDataset, input_size: int) -> list[str]:
+    """Whether images are smaller than the input of the network, going by some of them."""
+    images = dataset.train
+    if isinstance(images, InMemoryImages):
+        sides = [min(images.images.shape[2:])]
+    else:
+        sides = []
+        for index in range(0, len(images), -(-len(images) // SAMPLED)):
+            with contextlib.suppress(DataError):  # found when it is read
+                sides.append(shorter_side(images.path(index)))
+    side = int(statistics.median(sides)) if sides else input_size
+    return [f"images of {side} pixels are scaled up to the network's {input_size}"] if side < input_size else []
+
+
 def identify(
-    configs: Iterable[RunConfig], data_dir: Path | None = None, console: Console | None = None
+    configs: Iterable[RunConfig],
+    data_dir: Path | None = None,
+    console: Console | None = None,
+    runs: Path | None = None,
 ) -> list[RunConfig]:
     """The same configurations with fingerprints, so that they have run ids; each folder of images is opened once.
 
@@ -106,41 +162,58 @@ def identify(
             if key not in digests:
                 dataset = open_dataset(data.source, data_dir, files=data.files, on_error=data.on_error, console=console)
                 digests[key] = fingerprint(dataset)
-            data = data.found_at(digests[key])
-        found.append(replace(config, data=data, model=_find_weights(config.model)))
+            data = _named_as_in(runs, data.found_at(digests[key]))
+        found.append(replace(config, data=data, model=find_weights(config.model)))
     return found
 
 
-def _find_weights(model: ModelConfig) -> ModelConfig:
-    """With the SHA-256 of the initial weights, and named by the run or file they come from."""
+def _named_as_in(runs: Path | None, data: DataConfig) -> DataConfig:
+    """Your own images by the name that run folders have for them: a renamed folder of images is the same run."""
+    names = set() if runs is None or data.fingerprint is None else names_of_images(runs, data.fingerprint)
+    return data if not names or data.name in names else replace(data, name=min(names))
+
+
+def find_weights(model: ModelConfig, beside: Path | None = None) -> ModelConfig:
+    """With the SHA-256 of the initial weights, and named by the run or file they come from.
+
+    Args:
+        model: where they were last found is where they are looked for first.
+        beside: a folder to look into where they are no longer there, such as that of a run that was moved with its
+            parent.
+    """
     if model.weights is None:
         return model
-    source = (model.weights_path or Path(model.weights)).absolute()
+    source = model.weights_path
+    if beside is not None and source is not None and not source.exists() and (beside / model.weights).exists():
+        source = beside / model.weights
+    if model.weights == IMAGENET and (source is None or not source.exists()):
+        with config_errors():
+            source = pretrained_file(model.name)
+    source = (source or Path(model.weights)).absolute()
+    file = source / "model.safetensors" if source.is_dir() else source
     try:
-        if source.is_dir():
+        if (source / "config.json").exists() and (source / "data.json").exists():
             folder = RunFolder(source)
-            folder.config()  # refuses what is no run folder
             folder.check_finished()
-            file, digest = folder.model_file, folder.check_model()
+            digest = folder.check_model()
+        elif source.is_dir() and not file.exists():
+            raise ConfigError(f"{source} holds no weights: it is no run folder, and has no {file.name}")
         else:
-            file, digest = source, hashlib.sha256(source.read_bytes()).hexdigest()
+            digest = sha256_of(file)
     except OSError as error:
         raise ConfigError(f"cannot read the initial weights {source}: {error.strerror}") from None
     if model.weights_sha256 not in (None, digest):
         raise ConfigError(f"{file} has changed: its SHA-256 is not that of the run's initial weights")
-    return replace(model, weights=source.name, weights_sha256=digest, weights_path=source)
+    name = IMAGENET if model.weights == IMAGENET else source.name
+    return replace(model, weights=name, weights_sha256=digest, weights_path=source)
 
 
-def input_size(config: RunConfig) -> int:
-    """Width and height of the network's input for image files."""
-    return config.data.image_size or INPUT_SIZE
-
-
-def probe_images(config: RunConfig, dataset: ImageDataset, photographs: int = 2) -> Tensor:
+def probe_images(config: RunConfig, dataset: ImageDataset, photographs: int = 8) -> Tensor:
     """A few images of the size that the network will see."""
     images = dataset.train
-    if isinstance(images, ImageFiles):
-        return torch.zeros(photographs, 3, input_size(config), input_size(config))
+    if dataset.input_size is not None or isinstance(images, ImageFiles):
+        size = dataset.input_size or InputSpec.input_size
+        return torch.zeros(photographs, 3, size, size)
     return torch.zeros(min(64, config.optimizer.batch_size), *images.images.shape[1:])
 
 
@@ -160,97 +233,115 @@ def build_order(config: RunConfig, dataset: ImageDataset) -> Order:
     labels = dataset.train.labels.numpy()
     beta, epochs = data.sampling_beta, config.optimizer.epochs
     return lambda epoch: class_aware_order(
-        labels, data.sampling, seed=config.seed, epoch=epoch, beta=beta, epochs=epochs
+        labels, data.sampling, seed=config.seed, epoch=epoch, beta=beta, epochs=epochs, absent="ignore"
     )
 
 
-def build_network(config: RunConfig, dataset: ImageDataset) -> CifarResNet | ResNet:
+def build_network(config: RunConfig, dataset: ImageDataset) -> nn.Module:
     """The network with its initial weights; random ones are drawn from PyTorch's global generator."""
     channels = 3 if isinstance(dataset.train, ImageFiles) else dataset.train.images.shape[1]
     loss, model = config.loss, config.model
-    network = build_model(
-        model.name, len(dataset.classes), channels, prior_bias=loss.is_sigmoid, cosine_scale=loss.cosine_scale
-    )
+    with config_errors():
+        network = build_model(
+            model.name,
+            len(dataset.classes),
+            channels,
+            image_size=dataset.input_size,
+            prior_bias=loss.is_sigmoid,
+            cosine_scale=loss.cosine_scale,
+        )
     if model.weights is not None:
-        load_initial_weights(network, model)
-    if model.freeze:
-        network.requires_grad_(False)
-        network.fc.requires_grad_(True)
+        load_initial_weights(network, model, dataset.input_size)
     return network
 
 
-def load_initial_weights(network: CifarResNet | ResNet, model: ModelConfig) -> None:
-    """Load the backbone, and the head where it fits and the backbone is not frozen."""
+@config_errors()
+def load_initial_weights(network: nn.Module, model: ModelConfig, image_size: int | None = None) -> None:
+    """Load the backbone, and the head where it fits and the backbone is not frozen.
+
+    Args:
+        network: changed in place.
+        model: whose initial weights were found.
+        image_size: width and height of the input that the network was built for.
+    """
     source = model.weights_path
     assert source is not None
     file = source / "model.safetensors" if source.is_dir() else source
-    expected = network.state_dict()
-    try:
-        found = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{file} holds no weights: {' '.join(str(error).split())[:120]}") from None
+    parent = RunFolder(source).config().model if (source / "config.json").exists() else ModelConfig(name=model.name)
+    keep_head = not (model.freeze or parent.normalize_features)
+    if parent.saves_head_only:
+        load_initial_weights(network, find_weights(parent, source.parent), image_size)
+        if keep_head:
+            load_head(classifier(network), file)
+        return
+    load_weights(network, model.name, file, keep_head=keep_head, image_size=image_size)
 
-    def is_head(name: str) -> bool:
-        return name.partition(".")[0] == "fc"
 
-    head_fits = not model.freeze and all(
-        name in found and found[name].shape == value.shape for name, value in expected.items() if is_head(name)
-    )
-    for name, value in expected.items():
-        if is_head(name) and not head_fits:
-            continue
-        if name not in found:
-            raise ConfigError(f"{file} does not fit {model.name}: it has no {name}")
-        if found[name].shape != value.shape:
-            shapes = f"shape {tuple(found[name].shape)}, not {tuple(value.shape)}"
-            raise ConfigError(f"{file} does not fit {model.name}: {name} has {shapes}")
-    if unknown := [name for name in found if name not in expected and not is_head(name)]:
-        raise ConfigError(f"{file} does not fit {model.name}, which has no {unknown[0]}")
-    loaded = {name: value for name, value in found.items() if head_fits or not is_head(name)}
-    network.load_state_dict(expected | loaded)
+def load_head(layer: nn.Module, file: Path) -> None:
+    """Load the last layer of a run with a frozen backbone, if it has the same classes."""
+    found = {name.removeprefix("fc."): value for name, value in read_weights(file).items()}
+    if {name: value.shape for name, value in found.items()} == {
+        name: value.shape for name, value in layer.state_dict().items()
+    }:
+        layer.load_state_dict(found)
 
 
 def build_loss(config: RunConfig, counts: IntArray) -> nn.Module:
-    """The loss, summed over samples; ``counts`` are those of the images it is trained on."""
-    loss = config.loss
+    """The loss, summed over samples; ``counts`` are those of the images it is trained on.
+
+    A class without training images has the weight 0. For margins and priors it counts as the rarest class: no finite
+    margin or logarithm is that of a class without images, and no target asks for it.
+    """
+    loss, counts = config.loss, np.asarray(counts)
+    present = np.where(counts == 0, counts[counts > 0].min(), counts)
     kwargs: dict[str, Any] = loss.loss_kwargs
     if loss.cosine_scale is not None:
         # The network multiplies its cosines itself, so that its logits are those of its probabilities. Then
         # s(z - Δ) = sz - sΔ has margins of that size, and nothing is left to scale.
         kwargs = {"max_margin": loss.cosine_scale * kwargs["max_margin"], "scale": 1.0}
-    criterion = ClassBalancedLoss(
-        counts,
-        loss.name,
-        loss.betas or (0.0 if loss.beta is None else loss.beta),
-        **kwargs,
-        scheme=loss.weighting,
-        normalize=loss.normalize,
-        reduction="sum",
-    )
+    beta: Any = loss.betas or (0.0 if loss.beta is None else loss.beta)
+    weights: dict[str, Any] = {"scheme": loss.weighting, "beta": beta, "normalize": loss.normalize}
+    criterion = ClassBalancedLoss(present, loss.name, **weights, **kwargs, reduction="sum")
+    if not counts.all():
+        assert criterion.class_weight is not None
+        criterion.class_weight.copy_(torch.as_tensor(class_weights(counts, absent="ignore", **weights)))
     start = config.reweight_start
     return criterion if start is None else DeferredReweighting(criterion, start)
 
 
-def build_optimizer(config: RunConfig, network: CifarResNet | ResNet) -> torch.optim.Optimizer:
-    """The optimizer, with weight decay where it belongs."""
-    optimizer = config.optimizer
-    groups: list[dict[str, Any]] = [{"params": list(network.parameters()), "weight_decay": optimizer.weight_decay}]
-    if config.loss.is_sigmoid or not optimizer.decay_norms:
-        groups = param_groups(network, optimizer.weight_decay, network.fc)
-    if not optimizer.decay_norms:
-        norms = [
-            weight
-            for module in network.modules()
-            if isinstance(module, nn.BatchNorm2d)
-            for weight in module.parameters()
-        ]
-        kept = {id(weight) for weight in norms}
-        groups[0]["params"] = [weight for weight in groups[0]["params"] if id(weight) not in kept]
-        groups[1]["params"] += norms
-    for group in groups:  # all of them, unless the backbone is frozen
-        group["params"] = [weight for weight in group["params"] if weight.requires_grad]
+def build_optimizer(config: RunConfig, network: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer, with weight decay where it belongs, and learning rates that decay towards the input.
+
+    The learning rate of a parameter group is ``lr_scale`` times that of the schedule.
+    """
+    optimizer, head = config.optimizer, classifier(network)
+    scales = _layer_scales(config, network)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for weight in network.parameters():
+        if not weight.requires_grad:  # of a frozen backbone
+            continue
+        is_free_bias = weight is head.bias and config.loss.is_sigmoid
+        free = is_free_bias or (weight.ndim <= 1 and not optimizer.decay_norms)
+        key = (0.0 if free else optimizer.weight_decay, scales.get(id(weight), 1.0))
+        groups.setdefault(key, []).append(weight)
+    rate = optimizer.lr_at(0.0)
+    listed = [
+        {"params": weights, "weight_decay": decay, "lr": rate * scale, "lr_scale": scale}
+        for (decay, scale), weights in groups.items()
+    ]
     # With the others, the scaler of 16-bit gradients waits for the device in each step.
-    shared: dict[str, Any] = {"lr": optimizer.lr_at(0.0), "fused": True if config.precision == "16-mixed" else None}
+    shared: dict[str, Any] = {"lr": rate, "fused": True if config.precision == "16-mixed" else None}
     if optimizer.name == "adamw":
-        return torch.optim.AdamW(groups, betas=(optimizer.momentum, 0.999), **shared)
-    return torch.optim.SGD(groups, momentum=optimizer.momentum, nesterov=optimizer.nesterov, **shared)
+        return torch.optim.AdamW(listed, betas=(optimizer.momentum, 0.999), **shared)
+    return torch.optim.SGD(listed, momentum=optimizer.momentum, nesterov=optimizer.nesterov, **shared)
+
+
+def _layer_scales(config: RunConfig, network: nn.Module) -> dict[int, float]:
+    """Factor of the learning rate of each parameter: 1 for the last layer, less for each layer before it."""
+    decay = config.optimizer.layer_decay
+    if decay == 1 or config.model.freeze:
+        return {}
+    if config.model.name in CIFAR_MODELS:
+        raise ConfigError(f"optimizer.layer_decay requires a model of timm, not {config.model.name}")
+    groups = import_timm().optim.param_groups_layer_decay(network, layer_decay=decay)
+    return {id(weight): group["lr_scale"] for group in groups for weight in group["params"]}

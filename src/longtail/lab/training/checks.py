@@ -10,11 +10,20 @@ from typing import Any
 
 from longtail.lab.config import ConfigError
 from longtail.lab.data import GROUPS
+from longtail.lab.training.metrics import DETAILS
 
-__all__ = ["METRIC_LISTS", "check_adjustment", "check_data", "check_epoch", "check_result", "damage_named"]
+__all__ = [
+    "METRIC_LISTS",
+    "check_adjustment",
+    "check_data",
+    "check_epoch",
+    "check_preprocessing",
+    "check_result",
+    "damage_named",
+]
 
-METRIC_LISTS = ("recall", "calibration")
-"""Metrics that are lists: for each class, and for each bin of the confidence."""
+METRIC_LISTS = ("recall", "calibration", *DETAILS)
+"""Metrics that are lists: for each class, for each bin of the confidence, and for each cell of the confusion matrix."""
 
 
 @contextlib.contextmanager
@@ -44,38 +53,65 @@ def check_data(content: Any) -> None:
         _check_whole_number(count)
     if len(counts) != len(classes) or not any(counts):
         raise ValueError(f"train_counts has {len(counts)} counts, {sum(counts)} images, of {len(classes)} classes")
-    mean, std = ([_finite(value) for value in _list(content, name)] for name in ("mean", "std"))
-    shape = content["image_shape"]
-    if shape is not None:
-        for size in _list(content, "image_shape"):
-            _check_whole_number(size)
-    if shape is not None and (len(shape) != 3 or not all(shape)):
-        raise ValueError(f"image_shape is {shape}")
-    channels = shape[0] if shape else 3
-    if not len(mean) == len(std) == channels or min(std) <= 0:
-        raise ValueError(f"mean {mean} and std {std} cannot be of {channels} channels")
+    _check_images(content, "image_shape")
     for name, path in content.get("locations", {}).items():
         if not isinstance(path, str):
             raise TypeError(f"{name} is {path!r:.60}, which is no path")
 
 
+def _is_scaled(content: Any) -> bool:
+    """Whether images are scaled to the input of the network, and how: its size, interpolation and centre crop."""
+    found = content.get("input", {})
+    size, fraction = found.get("input_size"), _finite(found.get("crop_fraction", 1.0))
+    if size is not None:
+        _check_whole_number(size)
+    if size == 0 or not 0 < fraction <= 1 or found.get("interpolation", "bilinear") not in ("bilinear", "bicubic"):
+        raise ValueError(f"input is {found!r:.120}")
+    return size is not None
+
+
+def check_preprocessing(content: Any) -> None:
+    """Of the metadata of an exported network: how images are prepared."""
+    found = {name: content[name] for name in ("interpolation", "crop_fraction") if name in content}
+    _check_images(content | {"input": found | {"input_size": content["size"]}}, "shape")
+
+
+def _check_images(content: Any, shape_name: str) -> None:
+    """The shape of images in memory, or None for files, and how their channels are normalised."""
+    shape = content[shape_name]
+    if shape is not None:
+        for size in _list(content, shape_name):
+            _check_whole_number(size)
+        if len(shape) != 3 or not all(shape):
+            raise ValueError(f"{shape_name} is {shape}")
+    mean, std = ([_finite(value) for value in _list(content, name)] for name in ("mean", "std"))
+    channels = len(mean) if shape and _is_scaled(content) else shape[0] if shape else 3
+    if not len(mean) == len(std) == channels or min(std) <= 0:
+        raise ValueError(f"mean {mean} and std {std} cannot be of {channels} channels")
+
+
 def check_result(content: Any) -> None:
     """Of ``result.json``: what came out of a run."""
     check_metrics(content["final"])
-    for value in (content["final"]["error"], content["best_error"], content["seconds"]):
+    final = content["final"]
+    for value in (final["error"], final["balanced_accuracy"], content["best_error"], content["seconds"]):
         _finite(value)
-    _number(content["final"]["balanced_accuracy"])
     for name in GROUPS:  # None where no class is in it
-        if name not in content["final"]:
+        if name not in final:
             raise KeyError(name)
     content["versions"].items()
 
 
 def check_adjustment(content: Any) -> None:
-    """Of a file in ``adjustments/``: the method and what came out."""
-    if not isinstance(content["method"], str):
-        raise TypeError(f"method is {content['method']!r:.60}, which is no text")
+    """Of a file in ``adjustments/``: what is changed and what came out."""
+    for name, value in (("method", content["method"]), ("prior_name", content.get("prior_name"))):
+        if not isinstance(value, (str, type(None))):
+            raise TypeError(f"{name} is {value!r:.60}, which is no text")
     _finite(content["tau"])
+    prior, temperature = content.get("prior"), content.get("temperature")
+    for value in (*([] if prior is None else _list(content, "prior")), *([] if temperature is None else [temperature])):
+        if _finite(value) <= 0:
+            raise ValueError(f"{value} is not above 0")
     check_metrics(content["final"])
     _finite(content["final"]["error"])
 

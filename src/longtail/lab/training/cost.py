@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from longtail.lab.config import ConfigError, RunConfig
 from longtail.lab.training.errors import TrainingError
+from longtail.lab.training.fused_head import FusedNetwork, with_fused_head
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -85,9 +86,11 @@ def measure_cost(
     """
     probe = copy.deepcopy(network).to(fabric.device)
     probe.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    probe.train(not config.model.freeze)
-    images, criterion = images.to(fabric.device, memory_format=torch.channels_last), criterion.to(fabric.device)
+    probe.train()
+    layout = torch.channels_last if images.ndim == 4 else torch.preserve_format
+    images, criterion = images.to(fabric.device, memory_format=layout), criterion.to(fabric.device)
     labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+    trained_as = with_fused_head(config, probe, criterion)
     kept: dict[int, int] = {}
     own = {weight.untyped_storage().data_ptr() for weight in (*probe.parameters(), *probe.buffers())}
 
@@ -99,8 +102,8 @@ def measure_cost(
 
     def step() -> None:
         with fabric.autocast():
-            logits = probe(images)
-        criterion(logits.float(), labels).backward()
+            output = trained_as(images, labels) if isinstance(trained_as, FusedNetwork) else trained_as(images)
+        (output if isinstance(trained_as, FusedNetwork) else criterion(output.float(), labels)).backward()
 
     with torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []):
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

@@ -88,6 +88,8 @@ class Display:
         line = lines[-1]
         tested = [line["error"] for line in lines if "error" in line]
         errors = f"error {tested[-1]:.2f}%, best {min(tested):.2f}%" if tested else "not tested yet"
+        if "validation_balanced_accuracy" in line:
+            errors += f", balanced accuracy on validation images {line['validation_balanced_accuracy']:.1%}"
         self.bar.update(self.task, errors=f"loss {line['train_loss']:.4g}, {errors}")
         if not self.console.is_terminal:
             self.say(

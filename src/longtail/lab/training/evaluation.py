@@ -1,39 +1,37 @@
-"""Use a finished run: evaluate it, adjust its last layer, predict."""
+"""Use a finished run: load it, evaluate it, adjust its last layer."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
 
-from longtail._checks import check_choice, check_non_negative, check_positive_integer
 from longtail.counts import IntArray, class_counts
 from longtail.heads import adjust_logits
-from longtail.lab.config import ConfigError, ModelConfig, RunConfig, config_errors, shortest
-from longtail.lab.data import CATALOG, Batch, DataError, ImageDataset, ImageFiles, Loader, evaluation_loader
+from longtail.lab.config import ConfigError, ModelConfig, RunConfig, config_errors
+from longtail.lab.data import CATALOG, Batch, DataError, ImageDataset, ImageFiles, InputSpec, Loader, evaluation_loader
 from longtail.lab.data.dataset import Images
-from longtail.lab.data.decode import read_centre_crop, read_image
+from longtail.lab.data.feature_loader import FeatureLoader
 from longtail.lab.data.image_folder import labelled_images
-from longtail.lab.data.loaders import available_cores
-from longtail.lab.models import build_model
-from longtail.lab.training.build import input_size, open_data
-from longtail.lab.training.loop import EVALUATION_BATCH, evaluate_network
+from longtail.lab.models import build_model, classifier, feature_size
+from longtail.lab.training.adjustments import Adjustment, adjust_, choose_adjustment, fit_temperature
+from longtail.lab.training.build import find_weights, load_initial_weights, open_data
+from longtail.lab.training.frozen import FrozenBackbone, attach_head, build_head
+from longtail.lab.training.inputs import EVALUATION_BATCH
+from longtail.lab.training.loop import evaluate_network
 from longtail.lab.training.metrics import ClassifierMetrics, log_probabilities
 from longtail.lab.training.processes import make_fabric
 from longtail.lab.training.run_folder import RunFolder, versions
+from longtail.lab.training.transform import PREDICTION_BATCH, Transform, read_batches
 
-__all__ = ["METHODS", "LoadedRun", "adjust_run", "evaluate_run", "load_run", "predict"]
-
-PREDICTION_BATCH = 32
+__all__ = ["LoadedRun", "adjust_run", "evaluate_run", "load_run", "open_run_data"]
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,23 @@ class LoadedRun:
     config: RunConfig
     model: nn.Module
     """In evaluation mode, on the CPU."""
-    transform: Callable[[Path], Tensor]
-    """From an image file to what the network takes, shape (channels, height, width)."""
+    preprocessing: dict[str, Any]
+    """How images are prepared: the arguments of :class:`Transform`."""
     classes: tuple[str, ...]
     counts: np.ndarray[Any, np.dtype[np.int64]]
     """Training images of each class."""
+
+    @property
+    def transform(self) -> Callable[[Path], Tensor]:
+        """From an image file to what the network takes, shape (channels, height, width)."""
+        return Transform(**self.preprocessing)
+
+    @torch.no_grad()
+    def probabilities(self, images: Tensor) -> Tensor:
+        """Of each class, for images that were transformed, shape (N, C)."""
+        logits = self.model(images)
+        _check_finite(self.path, bool(logits.isfinite().all()))
+        return log_probabilities(logits, self.config.loss.name).exp()
 
 
 def load_run(path: Path | str, adjustment: str | None = None) -> LoadedRun:
@@ -76,39 +86,42 @@ def load_run(path: Path | str, adjustment: str | None = None) -> LoadedRun:
     folder.check_finished()
     shape = data["image_shape"]
     channels = shape[0] if shape else 3
-    network = build_model(config.model.name, len(data["classes"]), channels, cosine_scale=config.loss.cosine_scale)
-    folder.load_weights(network)
+    spec = data.get("input") or {"input_size": config.data.image_size}
+    with config_errors():
+        network = build_model(
+            config.model.name,
+            len(data["classes"]),
+            channels,
+            image_size=spec["input_size"],
+            cosine_scale=config.loss.cosine_scale,
+        )
+    if config.model.freeze:
+        head = build_head(config, feature_size(network), len(data["classes"]))
+        if config.model.saves_head_only:
+            config = replace(config, model=find_weights(config.model, folder.path.parent))
+            load_initial_weights(network, config.model, spec["input_size"])
+            folder.load_weights(head)
+        attach_head(network, head, config)
+    if not config.model.saves_head_only:
+        folder.load_weights(network)
     counts = np.array(data["train_counts"], dtype=np.int64)
     if adjustment is not None:
-        found = folder.adjustment(adjustment)
-        adjust_(network.fc, found["method"], found["tau"], counts)
+        adjust_(classifier(network), Adjustment.from_content(folder.adjustment(adjustment)), counts)
     return LoadedRun(
         path=folder.path,
         config=config,
         model=network.eval(),
-        transform=_Transform(shape, input_size(config), data["mean"], data["std"]),
+        preprocessing={
+            "shape": shape,
+            "size": spec["input_size"] or (InputSpec.input_size if shape is None else None),
+            "mean": data["mean"],
+            "std": data["std"],
+            "interpolation": spec.get("interpolation", InputSpec.interpolation),
+            "crop_fraction": spec.get("crop_fraction", InputSpec.crop_fraction),
+        },
         classes=tuple(data["classes"]),
         counts=counts,
     )
-
-
-class _Transform:
-    """From an image file to what the network saw in its evaluation."""
-
-    def __init__(self, shape: list[int] | None, size: int, mean: Sequence[float], std: Sequence[float]) -> None:
-        self.shape, self.size = shape, size
-        self.mean, self.std = (torch.tensor(values)[:, None, None] for values in (mean, std))
-
-    def __call__(self, path: Path) -> Tensor:
-        pixels = read_centre_crop(path, self.size) if self.shape is None else self._whole(path, *self.shape)
-        return (pixels.float() - self.mean) / self.std
-
-    def _whole(self, path: Path, channels: int, height: int, width: int) -> Tensor:
-        """The whole image, scaled to the size of those in memory, in grey if they are."""
-        pixels = torch.from_numpy(read_image(path)).permute(2, 0, 1)[None]
-        if pixels.shape[2:] != (height, width):
-            pixels = F.interpolate(pixels, (height, width), mode="bilinear", antialias=True)
-        return pixels[0] if channels == 3 else pixels[0].float().mean(dim=0, keepdim=True).round()
 
 
 def evaluate_run(
@@ -118,7 +131,7 @@ def evaluate_run(
 
     Args:
         run: a finished run.
-        split: ``"test"`` or ``"train"``.
+        split: ``"test"``, ``"train"`` or ``"validation"``.
         data_dir: where named data sets are.
         data: where the images of the run are now; or a folder or list of other images of its classes, all of which are
             evaluated unless they have a ``split`` of their own.
@@ -130,29 +143,74 @@ def evaluate_run(
         >>> evaluate_run(load_run("runs/digits-…"))["error"]  # doctest: +SKIP
         8.2
     """
-    fabric = make_fabric(run.config.precision, "auto", 1)
     chosen: str | None = split
     images: Images
-    loader: Loader
-    dataset = _own_images(run, data_dir, data)
+    dataset = _own_images(run.path, run.config, data_dir, data)
     if dataset is not None:
-        images = dataset.test if split == "test" else dataset.train
-        size = input_size(run.config)
-        loader = evaluation_loader(dataset, EVALUATION_BATCH, images=images, image_size=size, device=fabric.device)
+        images = dataset.split(split)
+    elif split == "validation":
+        raise ConfigError(f"{data} does not hold the images of {run.path}: only those have validation images")
     else:
-        images, chosen = labelled_images(Path(str(data)), run.classes, split, run.config.data.files.class_depth)
-        loader = _LabelledLoader(images, run.transform, fabric.device)
-    model = fabric.setup(copy.deepcopy(run.model))  # which moves it to the device: that of the run stays on the CPU
-    metrics = ClassifierMetrics(run.counts, run.config.loss.name, fabric.device)
-    found = evaluate_network(fabric, model, loader, metrics)
-    _check_finite(run, math.isfinite(found["nll"]))
+        images, chosen = labelled_images(Path(str(data)), run.classes, split, run.config.data.files)
+    found = _evaluate(run, images, dataset)
     return found | {"images": class_counts(images.labels.numpy(), len(run.classes)).tolist(), "split": chosen}
 
 
-def _own_images(run: LoadedRun, data_dir: Path | None, data: Path | str | None) -> ImageDataset | None:
+def _evaluate(
+    run: LoadedRun, images: Images, dataset: ImageDataset | None, metrics: ClassifierMetrics | None = None
+) -> dict[str, Any]:
+    """How good a run is on images of its data set, or on files from anywhere."""
+    fabric = make_fabric(run.config.precision, "auto", 1)
+    network: nn.Module
+    loader: Loader
+    if dataset is not None:
+        network, loader = _network_and_loader(run, dataset, images, fabric.device)
+    else:
+        assert isinstance(images, ImageFiles)
+        network, loader = run.model, _LabelledLoader(images, run.transform, fabric.device)
+    model = fabric.setup(copy.deepcopy(network))  # which moves it to the device: that of the run stays on the CPU
+    metrics = metrics or ClassifierMetrics(run.counts, run.config.loss.name, fabric.device)
+    found = evaluate_network(fabric, model, loader, metrics)
+    _check_finite(run.path, math.isfinite(found["nll"]))
+    return found
+
+
+def _network_and_loader(
+    run: LoadedRun, dataset: ImageDataset, images: Images, device: torch.device
+) -> tuple[nn.Module, Loader]:
+    """The network with batches of images, or the head of a frozen backbone with batches of their features."""
+    if not run.config.model.freeze:
+        return run.model, evaluation_loader(dataset, EVALUATION_BATCH, images=images, device=device)
+    backbone = FrozenBackbone(run.config, dataset, run.model)
+    backbone.compute([(images, 0)], device=device)
+    loader = FeatureLoader(backbone.features(images), images.labels, EVALUATION_BATCH, device=device)
+    return classifier(run.model), loader
+
+
+def open_run_data(path: Path | str, data_dir: Path | None = None) -> ImageDataset:
+    """The data set that a run was trained on, as long as it is there and unchanged.
+
+    Args:
+        path: the run folder.
+        data_dir: where named data sets are.
+
+    Example:
+        >>> open_run_data("nowhere")
+        Traceback (most recent call last):
+        longtail.lab.config.errors.ConfigError: nowhere does not exist
+    """
+    dataset = _own_images(Path(path), RunFolder(Path(path)).config(), data_dir, None)
+    assert dataset is not None
+    return dataset
+
+
+def _own_images(
+    path: Path, run_config: RunConfig, data_dir: Path | None, data: Path | str | None
+) -> ImageDataset | None:
     """The data set that the run was trained on, if that is what is in ``data``."""
     # Its network is trained: where that started from need not be there any more.
-    config = replace(run.config, model=ModelConfig(name=run.config.model.name))
+    model, data_config = ModelConfig(name=run_config.model.name), replace(run_config.data, views=0)
+    config = replace(run_config, model=model, data=data_config)
     if data is not None and str(data) not in CATALOG:
         if not Path(data).exists():
             raise DataError(f"{data} does not exist")
@@ -163,14 +221,14 @@ def _own_images(run: LoadedRun, data_dir: Path | None, data: Path | str | None) 
             dataset, subset, found = open_data(config, data_dir)
         except (ConfigError, DataError):
             return None
-        if found.data.fingerprint != run.config.data.fingerprint:
+        if found.data.fingerprint != run_config.data.fingerprint:
             return None
     elif data is not None and str(data) != config.data.name:
-        raise ConfigError(f"{run.path} was trained on {config.data.name}, not on {data}")
+        raise ConfigError(f"{path} was trained on {config.data.name}, not on {data}")
     else:
         dataset, subset, found = open_data(config, data_dir)
     # Else images it was trained on could be among those of the test.
-    RunFolder(run.path).check_data(dataset, subset, found)
+    RunFolder(path).check_data(dataset, subset, found)
     return dataset
 
 
@@ -186,176 +244,101 @@ class _LabelledLoader:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         paths = [self.images.path(index) for index in range(len(self.images))]
         labels = torch.split(self.images.labels, PREDICTION_BATCH)
-        for (pixels, errors), own in zip(_read(paths, self.transform), labels, strict=True):
+        for (pixels, errors), own in zip(read_batches(paths, self.transform), labels, strict=True):
             for error in errors:
                 if error is not None:
                     raise DataError(error)
             yield Batch(pixels.to(self.device), own.to(self.device), len(own))
 
 
-def predict(
-    run: LoadedRun,
-    paths: Sequence[Path],
-    top: int = 5,
-    *,
-    workers: int | None = None,
-    unreadable: Callable[[DataError], object] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """The most probable classes of image files, most probable first.
-
-    Args:
-        run: a finished run.
-        paths: the image files.
-        top: how many classes to name.
-        workers: processes that read them; by default one for each core, up to 8, and none for a few images.
-        unreadable: is given the error of each image that cannot be read, and the others follow; without it, the first
-            such error is raised.
-
-    Example:
-        >>> list(predict(load_run("runs/digits-…"), [Path("photo.png")], top=1))  # doctest: +SKIP
-        [{'path': 'photo.png', 'classes': ['7'], 'probabilities': [0.93]}]
-    """
-    check_positive_integer("top", top)
-    if isinstance(paths, (str, Path)):
-        raise TypeError(f"paths must be a list of paths, got {paths!r}")
-    for number, (images, errors) in enumerate(_read(paths, run.transform, workers)):
-        labels, probabilities = _most_probable(run, images, top)
-        best = zip(labels.tolist(), probabilities.tolist(), strict=True)
-        batch = paths[number * PREDICTION_BATCH : (number + 1) * PREDICTION_BATCH]
-        for path, error in zip(batch, errors, strict=True):
-            if error is None:
-                names, values = next(best)
-                yield {"path": str(path), "classes": [run.classes[label] for label in names], "probabilities": values}
-            elif unreadable is None:
-                raise DataError(error)
-            else:
-                unreadable(DataError(error))
-
-
-@torch.no_grad()
-def _most_probable(run: LoadedRun, images: Tensor, top: int) -> tuple[Tensor, Tensor]:
-    """Of each image: class indices, and their probabilities."""
-    if not len(images):
-        return torch.empty(0, 0), torch.empty(0, 0)
-    logits = run.model(images)
-    _check_finite(run, bool(logits.isfinite().all()))
-    probabilities, labels = log_probabilities(logits, run.config.loss.name).topk(min(top, len(run.classes)))
-    return labels, probabilities.exp()
-
-
-def _read(
-    paths: Sequence[Path], transform: Callable[[Path], Tensor], workers: int | None = None
-) -> Iterator[tuple[Tensor, list[str | None]]]:
-    """Image files in batches: those that can be read, and for each file what is wrong with it."""
-    if workers is None:
-        batches = math.ceil(len(paths) / PREDICTION_BATCH)
-        workers = min(8, available_cores(), batches) if batches > 1 else 0
-    files = _Files(paths, transform)
-    yield from DataLoader(
-        files, PREDICTION_BATCH, collate_fn=files.stack, num_workers=workers, generator=torch.Generator()
-    )
-
-
-class _Files(Dataset[Any]):
-    """Reads an image file for the network, in a worker process; of one that cannot be read it has the reason."""
-
-    def __init__(self, paths: Sequence[Path], transform: Callable[[Path], Tensor]) -> None:
-        self.paths, self.transform = paths, transform
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Tensor | str:
-        try:
-            return self.transform(self.paths[index])
-        except DataError as error:
-            return str(error)
-
-    def stack(self, items: list[Tensor | str]) -> tuple[Tensor, list[str | None]]:
-        """The images that could be read in one tensor, and for each item what is wrong with it."""
-        images = [item for item in items if isinstance(item, Tensor)]
-        errors = [item if isinstance(item, str) else None for item in items]
-        return torch.stack(images) if images else torch.empty(0), errors
-
-
-def _check_finite(run: LoadedRun, finite: bool) -> None:
+def _check_finite(path: Path, finite: bool) -> None:
     if not finite:
-        raise ConfigError(f"the outputs of {run.path} are not finite numbers: its training diverged")
-
-
-METHODS = ("tau_norm", "logit_adjustment")
+        raise ConfigError(f"the outputs of {path} are not finite numbers: its training diverged")
 
 
 def adjust_run(
     path: Path | str,
-    method: str,
+    method: str | None = None,
     tau: float = 1.0,
     data_dir: Path | None = None,
     data: Path | str | None = None,
+    *,
+    prior: Path | str | None = None,
+    calibrate: bool = False,
 ) -> Path:
-    """Adjust the last layer of a finished run for rare classes, without training, and evaluate it.
+    """Adjust the last layer of a finished run, without training, and evaluate it.
 
     Args:
         path: the run folder.
-        method: ``"tau_norm"`` or ``"logit_adjustment"``.
-        tau: τ ≥ 0: 0 changes nothing but the bias, which tau_norm drops.
+        method: ``"tau_norm"`` or ``"logit_adjustment"``, both for rare classes.
+        tau: τ ≥ 0 of the method: 0 changes nothing but the bias, which tau_norm drops.
         data_dir: where named data sets are.
         data: where the images of the run are now, if they were moved.
+        prior: the class prior to expect, in place of a method: ``"uniform"``, ``"train"``, or a CSV file with a class
+            and its share a row. ``"uniform"`` is logit adjustment with τ = 1.
+        calibrate: whether to fit a temperature on the validation images of the run. Logits are divided by it before
+            the class prior is changed: validation images have the prior of the training images.
 
     Returns:
-        The file in ``RUN/adjustments/`` that keeps the method and the metrics; its stem is the slug that
+        The file in ``RUN/adjustments/`` that keeps the adjustment and the metrics; its stem is the slug that
         :func:`load_run` takes.
 
     Example:
         >>> adjust_run("runs/digits-…", "tau_norm", 0.7)  # doctest: +SKIP
         PosixPath('runs/digits-…/adjustments/tau_norm_0.7.json')
     """
-    with config_errors():
-        check_choice("method", method, METHODS)
-        check_non_negative("tau", tau)
     run, folder = load_run(path), RunFolder(Path(path))
-    if method == "logit_adjustment" and run.config.loss.name == "logit_adjusted":
-        raise ConfigError("logit_adjustment would correct twice: balanced softmax did so in training")
-    adjust_(run.model.fc, method, tau, run.counts)  # type: ignore[arg-type]
-    if data is not None and _own_images(run, data_dir, data) is None:
+    chosen = choose_adjustment(run.config, run.classes, run.counts, method, tau, prior)
+    if chosen.method is None and not calibrate:
+        raise ConfigError(
+            "nothing to adjust: the outputs of this run have the prior of its training images"
+            if prior
+            else "method is missing: tau_norm or logit_adjustment; or give a prior, or calibrate"
+        )
+    if calibrate and not run.config.data.validation_fraction:
+        raise ConfigError(f"calibrate requires validation images: {run.path} has none (data.validation_fraction)")
+    dataset = _own_images(run.path, run.config, data_dir, data)
+    if dataset is None:
         raise ConfigError(f"{data} does not hold the images that {run.path} was trained on")
-    metrics = evaluate_run(run, data_dir=data_dir, data=data)
-    found = {name: value for name, value in metrics.items() if name not in ("images", "split")}
-    slug = f"{method}_{shortest(float(tau))}"
-    content = {"method": method, "tau": float(tau), "final": found, "versions": versions()}
-    return folder.write_adjustment(slug, content)
+    calibration: dict[str, Any] = {}
+    if calibrate:
+        before = copy.deepcopy(run.model)
+        if chosen.method == "tau_norm":
+            adjust_(classifier(before), chosen, run.counts)
+        temperature, on_validation = _fit_temperature(replace(run, model=before), dataset)
+        chosen, calibration = replace(chosen, temperature=temperature), {"validation": on_validation}
+    adjust_(classifier(run.model), chosen, run.counts)
+    metrics = _evaluate(run, dataset.test, dataset)
+    result = folder.result()
+    assert result is not None
+    calibration["test"] = {
+        when: {name: each.get(name) for name in ("nll", "calibration_error")}
+        for when, each in (("before", result["final"]), ("after", metrics))
+    }
+    content = {**asdict(chosen), "calibration": calibration, "final": metrics, "versions": versions()}
+    return folder.write_adjustment(chosen.slug, content)
 
 
-@torch.no_grad()
-def adjust_(layer: nn.Module, method: str, tau: float, counts: IntArray) -> None:
-    r"""Change a trained last layer in favour of rare classes.
+def _fit_temperature(run: LoadedRun, dataset: ImageDataset) -> tuple[float, dict[str, dict[str, float]]]:
+    images = dataset.split("validation")
+    outputs = _Outputs(run.counts, run.config.loss.name)
+    _evaluate(run, images, dataset, outputs)
+    logits = torch.cat(outputs.logits)
+    loss, tau = run.config.loss, run.config.loss.tau
+    # What balanced softmax said in training, of images with the prior of the training.
+    shift = 0.0 if tau is None else -adjust_logits(torch.zeros_like(logits[0]), run.counts, tau)
+    return fit_temperature(logits, torch.cat(outputs.labels), loss.name, run.counts, shift)
 
-    .. math:: w_j \leftarrow w_j / \lVert w_j \rVert^\tau, \; b_j \leftarrow 0 \;(\text{tau\_norm}), \qquad
-        b_j \leftarrow b_j - \tau \log \pi_j, \; \pi_j = n_j / \textstyle\sum_k n_k \;(\text{logit\_adjustment})
 
-    Args:
-        layer: the last layer, changed in place.
-        method: ``"tau_norm"`` or ``"logit_adjustment"``.
-        tau: τ ≥ 0.
-        counts: training images of each class.
+class _Outputs(ClassifierMetrics):
+    """Metrics that keep what they are computed from, on the CPU."""
 
-    Example:
-        >>> layer = nn.Linear(2, 2)
-        >>> layer.weight.data = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
-        >>> adjust_(layer, "tau_norm", 1.0, np.array([900, 100]))
-        >>> layer.weight.data, layer.bias.data
-        (tensor([[0.6000, 0.8000],
-                [0.0000, 1.0000]]), tensor([0., 0.]))
+    def __init__(self, counts: IntArray, loss: str) -> None:
+        super().__init__(counts, loss)
+        self.logits: list[Tensor] = []
+        self.labels: list[Tensor] = []
 
-    Reference:
-        Kang et al., *Decoupling Representation and Classifier for Long-Tailed Recognition*, ICLR 2020, section 4;
-        Menon et al., *Long-Tail Learning via Logit Adjustment*, ICLR 2021.
-    """
-    if not isinstance(layer, nn.Linear) or layer.bias is None:
-        raise ConfigError(f"{method} requires a linear last layer with a bias, not {type(layer).__name__}")
-    if method == "tau_norm":
-        weights = layer.weight.double()
-        layer.weight.copy_(weights / weights.norm(dim=1, keepdim=True).clamp_min(1e-12) ** tau)
-        layer.bias.zero_()
-        return
-    layer.bias.copy_(adjust_logits(layer.bias.double(), counts, tau))
+    def update(self, logits: Tensor, labels: Tensor, first: int = 0) -> None:
+        self.logits.append(logits.float().cpu())
+        self.labels.append(labels.cpu())
+        super().update(self.logits[-1], self.labels[-1], first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,38 +15,33 @@ from torch import Tensor, nn
 
 from longtail._checks import check_positive_integer
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
-from longtail.lab.data import (
-    Batch,
-    ImageDataset,
-    Loader,
-    LongTailedSubset,
-    Shard,
-    evaluation_loader,
-    training_loader,
-)
+from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset
+from longtail.lab.data.batches import cut
+from longtail.lab.data.feature_loader import FeatureLoader
 from longtail.lab.models.batch_norm import synchronise_batch_norms
 from longtail.lab.training.build import (
     build_loss,
     build_network,
     build_optimizer,
-    build_order,
-    input_size,
     open_data,
-    probe_images,
 )
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
-from longtail.lab.training.cost import (
-    Cost,
-    available_memory,
-    check_memory,
-    duration,
-    enough_memory,
-    measure_cost,
-)
+from longtail.lab.training.cost import Cost, available_memory, check_memory, duration, enough_memory
 from longtail.lab.training.display import Display
 from longtail.lab.training.errors import Interrupted, TrainingError
-from longtail.lab.training.metrics import ClassifierMetrics
-from longtail.lab.training.processes import make_fabric, opened_by_first, share_buffers, total
+from longtail.lab.training.finetuning import frozen_alternative, training_error, warm_start
+from longtail.lab.training.frozen import FrozenBackbone, build_head
+from longtail.lab.training.fused_head import FusedNetwork, with_fused_head
+from longtail.lab.training.inputs import make_loaders, measure_inputs
+from longtail.lab.training.metrics import ClassifierMetrics, without_details
+from longtail.lab.training.processes import (
+    computed_by_first,
+    gathered,
+    make_fabric,
+    opened_by_first,
+    share_buffers,
+    total,
+)
 from longtail.lab.training.run_folder import RunFolder
 from longtail.lab.training.state import ADVICE, State, Stop, Timer, stop_signals
 from longtail.schedules import DeferredReweighting
@@ -55,8 +51,9 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate_network", "train"]
 
-EVALUATION_BATCH = 500
 FEW_STEPS = 3
+HEAD_SECONDS = 5.0
+"""Least time between checkpoints after epochs of a head, each of which takes milliseconds."""
 
 
 def train(
@@ -92,46 +89,67 @@ def train(
     if config.is_identified and (done := _complete(config, options, console)):
         return done  # without opening the data
     # First the data: a run that cannot start leaves no folder, and says why once, before it starts other processes.
-    dataset, subset, config = open_data(config, options.data_dir, console)
+    dataset, subset, config = open_data(config, options.data_dir, console, options.runs)
     if done := _complete(config, options, console):
         return done
-    network = build_network(config, dataset)  # refuses initial weights that do not fit
+    # Refuses initial weights that do not fit.
+    backbone = FrozenBackbone(config, dataset) if config.model.freeze else None
+    network = build_network(config, dataset) if backbone is None else None
     folder = RunFolder(options.runs / config.run_id)
     fabric = make_fabric(config.precision, options.accelerator, devices)
     console = console if fabric.is_global_zero else None
-    cost = measure_cost(config, fabric, network, build_loss(config, dataset.counts), probe_images(config, dataset))
+    if backbone is not None:
+        computed_by_first(
+            fabric, lambda: backbone.compute(device=fabric.device, workers=options.workers, console=console)
+        )
+    cost = measure_inputs(config, fabric, dataset, network, backbone)
     check_memory(config, cost, available_memory(fabric.device), fabric.world_size)
     with enough_memory(config), folder.written(), opened_by_first(folder, config, fabric), stop_signals() as stop:
         if fabric.world_size == 1 and folder.result_file.exists():
             return folder.path  # another process has finished it since
-        training = Training.new(config, options, fabric, dataset, folder)
+        training = Training.new(config, options, fabric, dataset, folder, backbone)
         notes = [*dataset.notes, *training.resume(subset)]
-        lines = folder.metrics(training.state.epoch)
+        lines = training.lines
+        notes.append(describe(config, dataset, cost, training.state.epoch, fabric.world_size))
+        if config.model.warm_start and not (training.state.epoch or training.state.step):
+            if console:
+                console.print(*notes, sep="\n", highlight=False, markup=False, soft_wrap=True)
+            notes.clear()
+            warm_start(training.network, config, dataset, fabric, options.workers, console)
         with training.display(console) as display:
-            for note in (*notes, describe(config, dataset, cost, training.state.epoch, fabric.world_size)):
+            for note in notes:
                 display.say(note)
             while training.state.epoch < config.optimizer.epochs:
-                lines.append(train_epoch(training, Timer(options.checkpoint_minutes), stop, display))
-                # Both before the checkpoint: what is not there when it is written would be missing for ever.
-                if fabric.is_global_zero:
-                    folder.write_metrics(lines)
+                line = train_epoch(training, Timer(options.checkpoint_minutes), stop, display)
+                lines[:] = [*map(without_details, lines), line]
                 display.epoch(lines)
-                training.save()
+                training.save_after_epoch()
+            if best := training.state.best:
+                training.network.load_state_dict(best["model"])
+            kept = lines[best["epoch"] - 1 if best else -1]
+            if "confusion" not in kept:  # it is an earlier epoch, or the run was killed after its last one
+                kept |= tested(training, display)
         if fabric.is_global_zero:
-            folder.finish(config, training.network, lines, fabric.world_size)
+            folder.write_metrics(lines)
+            network = training.network
+            if backbone is not None and not config.model.saves_head_only:
+                network = backbone.with_head(network)
+            folder.finish(config, network, lines, fabric.world_size, best["epoch"] if best else None)
         fabric.barrier()
     return folder.path
 
 
 def describe(config: RunConfig, dataset: ImageDataset, cost: Cost, epoch: int, world_size: int) -> str:
     """What is about to be trained, and how long it takes here."""
-    train, test = len(dataset.train), len(dataset.test)
-    seconds = cost.seconds(config, train, test, epoch) / world_size
+    train, test, classes = len(dataset.train), len(dataset.test), len(dataset.classes)
+    validation = 0 if dataset.validation is None else len(dataset.validation)
+    held_out = f", {validation:,} validation" if validation else ""
+    seconds = cost.seconds(config, train, test + validation, epoch) / world_size
     left = f"{config.optimizer.epochs - epoch} epochs" + (" left" if epoch else "")
     return (
-        f"{dataset.name}: {train:,} training and {test:,} test images, {len(dataset.classes):,} classes; "
+        f"{dataset.name}: {train:,} training{held_out} and {test:,} test images, {classes:,} classes; "
         f"{config.model.name}, {config.title}; {left}: about {duration(seconds)} "
-        f"({world_size * cost.images_per_second:,.0f} images/s)"
+        f"({world_size * cost.images_per_second:,.0f} images/s)" + frozen_alternative(config, cost, train + test)
     )
 
 
@@ -154,55 +172,60 @@ class Training:
     folder: RunFolder
     loader: Loader
     test_loader: Loader
+    validation_loader: Loader | None
     network: nn.Module
     """Whose weights are saved."""
     model: Any
-    """The network as it is called: compiled, and over several processes."""
+    """The network as it is called: fused with its loss, compiled, and over several processes."""
+    is_fused: bool
+    """Whether the model returns its loss."""
     criterion: nn.Module
     optimizer: Any
     state: State
+    lines: list[dict[str, Any]]
+    """Metrics of the epochs that are done."""
 
     @classmethod
     def new(
-        cls, config: RunConfig, options: RunOptions, fabric: Fabric, dataset: ImageDataset, folder: RunFolder
+        cls,
+        config: RunConfig,
+        options: RunOptions,
+        fabric: Fabric,
+        dataset: ImageDataset,
+        folder: RunFolder,
+        backbone: FrozenBackbone | None = None,
     ) -> Training:
         """With new weights."""
-        shared: dict[str, Any] = {
-            "image_size": input_size(config),
-            "shard": Shard(fabric.global_rank, fabric.world_size),
-            "device": fabric.device,
-            "workers": options.workers,
-        }
-        augment, order = config.data.augment, build_order(config, dataset)
-        mixing: dict[str, Any] = {"mixup": config.data.mixup, "cutmix": config.data.cutmix}
         torch.manual_seed(config.seed)
-        network = build_network(config, dataset)
+        network = (
+            build_network(config, dataset)
+            if backbone is None
+            else build_head(config, backbone.size, len(dataset.classes))
+        )
         if config.sync_batch_norm and fabric.world_size > 1:
             synchronise_batch_norms(network)
         # Convolutions are faster with the channels of a pixel side by side.
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        compiled: Any = torch.compile(network) if config.compile else network
+        criterion = build_loss(config, dataset.counts).to(fabric.device)
+        called = with_fused_head(config, network, criterion)
+        compiled: Any = torch.compile(called) if config.compile else called
         model, optimizer = fabric.setup(compiled, build_optimizer(config, network))
+        loaders = make_loaders(config, options, fabric, dataset, backbone)
         return cls(
             config=config,
             fabric=fabric,
             dataset=dataset,
             folder=folder,
-            loader=training_loader(
-                dataset,
-                config.optimizer.batch_size,
-                seed=config.seed,
-                order=order,
-                augment=augment,
-                **mixing,
-                **shared,
-            ),
-            test_loader=evaluation_loader(dataset, EVALUATION_BATCH, **shared),
+            loader=loaders["train"],
+            test_loader=loaders["test"],
+            validation_loader=loaders.get("validation"),
             network=network,
             model=model,
-            criterion=build_loss(config, dataset.counts).to(fabric.device),
+            is_fused=isinstance(called, FusedNetwork),
+            criterion=criterion,
             optimizer=optimizer,
             state=State(fabric.device),
+            lines=[],
         )
 
     def resume(self, subset: LongTailedSubset) -> list[str]:
@@ -223,6 +246,7 @@ class Training:
             except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
                 reason = " ".join(str(error).split())[:200]
                 raise ConfigError(f"the checkpoint in {self.folder.path} is of another network: {reason}") from None
+        self.lines.extend(self.folder.metrics(self.state.epoch))
         if self.state.epoch or self.state.step:
             notes.append(f"resuming in epoch {self.state.epoch + 1} of {self.config.optimizer.epochs}")
         elif len(self.loader) < FEW_STEPS:
@@ -238,8 +262,16 @@ class Training:
         self.state.check_finite(self.fabric)
         content = self.state.content(self.network, self.optimizer, self.fabric)
         if self.fabric.is_global_zero:
+            self.folder.write_metrics(self.lines)  # first: what is not there then would be missing for ever
             self.folder.check_held()
             save_checkpoint(self.folder.path, content)
+        self.state.saved = time.monotonic()
+
+    def save_after_epoch(self) -> None:
+        """Write a checkpoint, unless the epochs of a head are so short that the last one is a moment old."""
+        recent = time.monotonic() - self.state.saved < HEAD_SECONDS
+        if not (self.config.model.freeze and recent and self.fabric.world_size == 1):
+            self.save()
 
     def display(self, console: Console | None) -> Display:
         """For people, from where the training is."""
@@ -251,14 +283,14 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
     """Train on each image once, or on those that are left, and return the epoch's line of metrics."""
     config, fabric, state = training.config, training.fabric, training.state
     images_seen = 0
-    training.model.train(not config.model.freeze)  # norms of a frozen backbone keep their statistics, too
+    training.model.train()
     for batch in training.loader.epoch(state.epoch, state.step):
         now = state.epoch + state.step / len(training.loader)
         state.rate = config.optimizer.lr_at(now)
         if isinstance(training.criterion, DeferredReweighting):
             training.criterion.set_epoch(now)
         for group in training.optimizer.param_groups:
-            group["lr"] = state.rate
+            group["lr"] = state.rate * group["lr_scale"]
         train_step(training, batch)
         images_seen += batch.total
         display.step(state)
@@ -269,7 +301,7 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
             training.save()
     state.check_finite(fabric)
     train_seconds = timer.seconds()
-    found = tested(training, display) if config.is_tested_after(state.epoch + 1) else {}
+    found = tested(training, display) | validated(training) if config.is_tested_after(state.epoch + 1) else {}
     loss_of_epoch = total(fabric, state.end_epoch()).item()
     return {
         "epoch": state.epoch,
@@ -288,9 +320,23 @@ def tested(training: Training, display: Display) -> dict[str, Any]:
     display.testing()
     share_buffers(fabric, training.network)
     found = evaluate_network(fabric, training.network, training.test_loader, metrics)
+    if isinstance(training.loader, FeatureLoader) and training.state.epoch + 1 >= training.config.optimizer.epochs:
+        found["train_error"] = training_error(training.network, training.loader)
     if not math.isfinite(found["nll"]):
         raise TrainingError(f"the network's outputs are no numbers after epoch {training.state.epoch + 1}: {ADVICE}")
     return found
+
+
+def validated(training: Training) -> dict[str, Any]:
+    """How good the network is on the validation images, if there are any; the best epoch so far is kept."""
+    if training.validation_loader is None:
+        return {}
+    fabric, config = training.fabric, training.config
+    metrics = ClassifierMetrics(training.dataset.counts, config.loss.name, fabric.device)
+    found = evaluate_network(fabric, training.network, training.validation_loader, metrics)
+    if config.keep == "best":
+        training.state.keep_best(found["balanced_accuracy"], training.network)
+    return {f"validation_{name}": value for name, value in found.items() if not isinstance(value, (dict, list))}
 
 
 def train_step(training: Training, batch: Batch) -> None:
@@ -301,7 +347,10 @@ def train_step(training: Training, batch: Batch) -> None:
     pieces = split(batch, training.config.optimizer.micro_batch_size, fabric.world_size)
     for number, (images, labels) in enumerate(pieces, start=1):
         with fabric.no_backward_sync(training.model, enabled=number < len(pieces)):
-            loss = training.criterion(training.model(images), labels) * scale
+            if training.is_fused:
+                loss = training.model(images, labels) * scale
+            else:
+                loss = training.criterion(training.model(images), labels) * scale
             fabric.backward(loss)
         state.add(loss.detach() / scale)
     training.optimizer.step()
@@ -313,12 +362,14 @@ def train_step(training: Training, batch: Batch) -> None:
 def evaluate_network(fabric: Fabric, model: nn.Module, loader: Loader, metrics: ClassifierMetrics) -> dict[str, Any]:
     """How good the model is on the images of the loader, over all processes."""
     model.eval()
+    done = 0
     for batch in loader.epoch(0):
         if len(batch.labels):
             with fabric.autocast():
                 logits = model(batch.images)
-            metrics.update(logits, batch.labels)
-    return metrics.compute(functools.partial(total, fabric))
+            metrics.update(logits, batch.labels, done + cut(batch.total, fabric.world_size)[fabric.global_rank])
+        done += batch.total
+    return metrics.compute(functools.partial(total, fabric), functools.partial(gathered, fabric))
 
 
 def split(batch: Batch, size: int | None, processes: int) -> list[tuple[Tensor, Tensor]]:

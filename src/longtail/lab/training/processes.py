@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn import functional as F
 
 from longtail.lab.config import ConfigError, RunConfig
 from longtail.lab.training.run_folder import RunFolder
@@ -17,7 +18,7 @@ from longtail.lab.training.run_folder import RunFolder
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["make_fabric", "opened_by_first", "share_buffers", "total"]
+__all__ = ["computed_by_first", "gathered", "make_fabric", "opened_by_first", "share_buffers", "total"]
 
 
 def make_fabric(precision: str, accelerator: str, wanted: int | None = None) -> Fabric:
@@ -56,6 +57,32 @@ def total(fabric: Fabric, value: Tensor) -> Tensor:
     summed = fabric.all_reduce(value.clone(), reduce_op="sum")  # which changes what it is given
     assert isinstance(summed, Tensor)
     return summed
+
+
+def gathered(fabric: Fabric, values: Tensor) -> Tensor:
+    """The vectors of all processes, one after another; they may differ in length."""
+    if fabric.world_size == 1:
+        return values
+    lengths = fabric.all_gather(torch.tensor([len(values)], device=values.device)).flatten().tolist()  # type: ignore[union-attr]
+    padded = F.pad(values, (0, max(lengths) - len(values)))
+    parts = fabric.all_gather(padded)
+    return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
+
+
+def computed_by_first(fabric: Fabric, compute: Callable[[], None]) -> None:
+    """Compute something in the first process, and then load it in the others; what goes wrong ends all of them."""
+    problem: Exception | None = None
+    if fabric.is_global_zero:
+        try:
+            compute()
+        except Exception as error:
+            problem = error
+    if fabric.world_size > 1:
+        problem = fabric.broadcast(problem)
+    if problem:
+        raise problem
+    if not fabric.is_global_zero:
+        compute()
 
 
 @contextlib.contextmanager

@@ -26,8 +26,9 @@ from longtail.lab.files import write_atomically
 from longtail.lab.locks import Lock
 from longtail.lab.training.checks import check_adjustment, check_data, check_epoch, check_result, damage_named
 from longtail.lab.training.errors import NotFinished, RunInUse, TrainingError
+from longtail.lab.training.metrics import without_details
 
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "names_of_images"]
 
 LOCATIONS = {name: leaves(RunConfig)[name] for name in ("path", "test_data", "image_root", "weights_path")}
 """Fields of a configuration that say where things were found; they are kept in ``data.json``."""
@@ -68,7 +69,7 @@ class RunFolder:
                 path.unlink()
             if not self.config_file.exists():
                 write_atomically(self.config_file, config.to_json())
-            elif self.config() != config:
+            elif self.config().run_id != config.run_id:
                 raise ConfigError(f"{self.config_file} is of another run: nothing was changed")
             self._lock = lock
             yield
@@ -172,7 +173,7 @@ class RunFolder:
     def write_metrics(self, epochs: list[dict[str, Any]]) -> None:
         """Replace all of them: after a resumption, those of epochs that are trained again are gone."""
         self.check_held()
-        write_atomically(self.metrics_file, "".join(json.dumps(epoch) + "\n" for epoch in epochs))
+        write_atomically(self.metrics_file, "".join(json.dumps(without_details(epoch)) + "\n" for epoch in epochs))
 
     def write_data(self, dataset: ImageDataset, subset: LongTailedSubset, config: RunConfig) -> None:
         """Keep what is trained on: which images, the class index, how images are prepared, and where files are."""
@@ -186,6 +187,7 @@ class RunFolder:
             train_counts=dataset.counts.tolist(),
             mean=dataset.mean,
             std=dataset.std,
+            input={name: getattr(dataset, name) for name in ("input_size", "interpolation", "crop_fraction")},
             image_shape=None if isinstance(images, ImageFiles) else list(images.images.shape[1:]),
             locations={name: str(path) for name, path in found.items() if path is not None},
         )
@@ -204,8 +206,23 @@ class RunFolder:
                 f"{dataset.name} has changed since {self.path} began: the images are not those it was trained on"
             )
 
-    def finish(self, config: RunConfig, network: nn.Module, epochs: list[dict[str, Any]], processes: int = 1) -> None:
-        """Write the weights, and then the result: whoever finds it finds a complete run."""
+    def finish(
+        self,
+        config: RunConfig,
+        network: nn.Module,
+        epochs: list[dict[str, Any]],
+        processes: int = 1,
+        kept: int | None = None,
+    ) -> None:
+        """Write the weights, and then the result: whoever finds it finds a complete run.
+
+        Args:
+            config: of the run.
+            network: with the weights to keep.
+            epochs: the metrics of each epoch.
+            processes: how many trained it.
+            kept: the epoch that the weights are of; the last one by default.
+        """
         weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
         # A single entry of metadata: several have no fixed order in the file, and the same run is the same file.
         self.check_held()
@@ -213,21 +230,22 @@ class RunFolder:
         write_atomically(self.model_file, model)
         result = {
             "run_id": config.run_id,
-            "final": epochs[-1],
+            "kept_epoch": kept or len(epochs),
+            "final": epochs[(kept or len(epochs)) - 1],
             "best_error": min(epoch["error"] for epoch in epochs if "error" in epoch),
             "seconds": sum(epoch.get("seconds", 0.0) for epoch in epochs),
             "model_sha256": hashlib.sha256(model).hexdigest(),
             "processes": processes,
             "versions": versions(),
         }
-        write_atomically(self.result_file, json.dumps(result, indent=2) + "\n")
+        write_atomically(self.result_file, _readable(result) + "\n")
         self.error_file.unlink(missing_ok=True)
         self.check_held()
 
     def write_adjustment(self, slug: str, content: dict[str, Any]) -> Path:
         """Keep an adjustment of the last layer, and how good it is."""
         path = self.path / "adjustments" / f"{slug}.json"
-        write_atomically(path, json.dumps(content, indent=2) + "\n")
+        write_atomically(path, _readable(content) + "\n")
         return path
 
     def adjustment(self, slug: str) -> dict[str, Any]:
@@ -260,9 +278,33 @@ class RunFolder:
         return _parsed(self.error_file, lambda content: content["error"]) if self.error_file.exists() else None
 
 
+def names_of_images(runs: Path, fingerprint: str) -> set[str]:
+    """What the runs of a folder call the images with this fingerprint.
+
+    Example:
+        >>> names_of_images(Path("nowhere"), "0" * 64)
+        set()
+    """
+    names = set()
+    for file in runs.glob("*/config.json"):
+        with contextlib.suppress(ConfigError, OSError, UnicodeDecodeError):  # who needs that run says what is wrong
+            if fingerprint in (text := file.read_text(encoding="utf-8")):
+                names.add(RunConfig.from_json(text, file).data.name)
+    return names
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _readable(content: Any, indent: str = "") -> str:
+    """JSON with a line for each value: a list of thousands of classes is one of them."""
+    if not isinstance(content, dict) or not content:
+        return json.dumps(content)
+    deeper = f"{indent}  "
+    lines = [f"{deeper}{json.dumps(name)}: {_readable(value, deeper)}" for name, value in content.items()]
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 
 def versions() -> dict[str, str]:

@@ -40,6 +40,10 @@ class State:
         self.rates: dict[int, float] = {}
         """Learning rate of each step of the epoch, from 1 on."""
         self.first_bad = torch.tensor(NEVER, device=device)
+        self.saved = time.monotonic()
+        """When the last checkpoint was written, or the training began."""
+        self.best: dict[str, Any] | None = None
+        """The best epoch on validation images so far: ``epoch``, ``score`` and the weights, ``model``."""
 
     def add(self, loss: Tensor) -> None:
         """Count the loss of a piece of a batch, without waiting for the device."""
@@ -52,6 +56,12 @@ class State:
         self.epoch, self.step, self.rates = self.epoch + 1, 0, {}
         loss, self.loss = self.loss, torch.zeros_like(self.loss)
         return loss
+
+    def keep_best(self, score: float, network: nn.Module) -> None:
+        """Keep the weights of this epoch if it is the best one so far; of equal ones the first."""
+        if self.best is None or score > self.best["score"]:
+            weights = {name: value.detach().to("cpu", copy=True) for name, value in network.state_dict().items()}
+            self.best = {"epoch": self.epoch + 1, "score": score, "model": weights}
 
     def check_finite(self, fabric: Fabric) -> None:
         """Stop a training whose loss is no number any more, in any process: nothing good follows."""
@@ -75,6 +85,13 @@ class State:
             raise TypeError(f"rate is {content['rate']!r:.60}")
         if not isinstance(content["loss"], Tensor) or content["loss"].ndim:
             raise TypeError(f"loss is {content['loss']!r:.60}")
+        if (best := content.get("best")) is not None and (
+            type(best["epoch"]) is not int
+            or not 1 <= best["epoch"] <= content["epoch"]
+            or not isinstance(best["score"], float)
+            or best["model"].keys() != content["model"].keys()
+        ):
+            raise TypeError(f"best is of epoch {best['epoch']!r:.60} with {best['score']!r:.60}")
 
     def content(self, network: nn.Module, optimizer: Any, fabric: Fabric) -> dict[str, Any]:
         """All that is needed to go on."""
@@ -86,11 +103,13 @@ class State:
             "model": network.state_dict(),
             "optimizer": optimizer.state_dict(),
             "precision": fabric.strategy.precision.state_dict(),
+            "best": self.best,
         }
 
     def restore(self, content: dict[str, Any], network: nn.Module, optimizer: Any, fabric: Fabric) -> None:
         """Go on from there."""
         self.epoch, self.step, self.rate = content["epoch"], content["step"], content["rate"]
+        self.best = content.get("best")
         if fabric.is_global_zero:
             self.loss += content["loss"].to(self.loss.device)
         network.load_state_dict(content["model"])
@@ -100,7 +119,7 @@ class State:
             group.update(setting | {"params": group["params"]})  # the configuration's, whatever the file says
         for parameter, kept in optimizer.state.items():
             for name, value in kept.items():
-                if value is not None and (not isinstance(value, Tensor) or value.shape != parameter.shape):
+                if value is not None and (not isinstance(value, Tensor) or value.shape not in ((), parameter.shape)):
                     raise TypeError(f"{name} of the optimizer is {value!r:.60}")
         fabric.strategy.precision.load_state_dict(content["precision"])
 

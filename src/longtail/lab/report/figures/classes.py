@@ -12,10 +12,11 @@ import pandas as pd
 from longtail.counts import check_counts
 from longtail.lab.config import ConfigError
 from longtail.lab.data.summary import GROUPS
-from longtail.lab.report.figures.runs import about, best_pair, choice_said, one_experiment, seeds_said
-from longtail.lab.report.theme import COLOURS, GREY, Chart, data, palette, styled
+from longtail.lab.report.figures.runs import compared, describe, describe_seeds, one_experiment
+from longtail.lab.report.tables import percent_cell
+from longtail.lab.report.theme import GREY, Chart, data, line_styles, palette, styled, tooltips
 
-__all__ = ["calibration", "group_recalls", "recall_per_class"]
+__all__ = ["NAMED", "calibration", "class_labels", "group_recalls", "recall_per_class"]
 
 Row = dict[str, Any]
 
@@ -24,193 +25,156 @@ NAMED = 40
 
 GROUP_NAMES = {"many": "many: > 100 images", "medium": "medium: 20 to 100 images", "few": "few: < 20 images"}
 
-BARS = 8
-"""Losses in a group; of more, the best one with class weights and its plain partner."""
+BARS = 7
+"""Methods in a group; of more, the baseline and the candidate."""
+
+SQUARE = 225
+
+PERCENT = alt.Scale(domain=[0, 100])
 
 
-def recall_per_class(frame: pd.DataFrame, classes: Sequence[str], counts: Any) -> Chart:
-    """Recall of each class, plain against class-balanced, classes in order of their training images.
+def recall_per_class(
+    frame: pd.DataFrame,
+    classes: Sequence[str],
+    counts: Any,
+    baseline: str | None = None,
+    candidate: str | None = None,
+    *,
+    order: Sequence[str] = (),
+) -> Chart:
+    """Recall of each class, baseline against candidate, classes in order of their training images.
 
     Args:
         frame: of :func:`longtail.lab.experiments.load_results`, of one experiment.
         classes: their names.
         counts: training images of each.
+        baseline: a method, see :func:`longtail.lab.report.figures.runs.compared`.
+        candidate: another one.
+        order: all methods, in the order of their colours; those of the experiment by default.
 
     Returns:
-        The chart of the best class-balanced loss and its plain partner; means over seeds.
-
-    Example:
-        >>> recall_per_class(pd.DataFrame({"status": ["failed"]}), ["cat", "owl"], [50, 2])
-        Traceback (most recent call last):
-        longtail.lab.config.errors.ConfigError: none of the runs is complete
+        The chart; means over seeds.
     """
     images = check_counts(counts)
     if len(images) != len(classes):
         raise ConfigError(f"{len(classes)} names of classes but {len(images)} counts")
-    candidates = _with_lists(one_experiment(frame), "recall")
-    runs = best_pair(candidates)
-    wrong = [len(recall) for recall in runs["recall"] if len(recall) != len(classes)]
-    if wrong:
+    found = _with_lists(one_experiment(frame), "recall")
+    styles = order or found["method"].drop_duplicates().tolist()
+    runs = compared(found, baseline, candidate)
+    if wrong := [len(recall) for recall in runs["recall"] if len(recall) != len(classes)]:
         raise ConfigError(f"a run has recalls of {wrong[0]} classes, but there are {len(classes)}")
-    names = runs["name"].drop_duplicates().tolist()
-    order = np.argsort(-images, kind="stable")
-    tables = {}
-    for name in names:
-        values = np.array(runs[runs["name"] == name]["recall"].tolist(), dtype=np.float64) * 100
-        tables[name] = values[:, order]
+    ranks = np.argsort(-images, kind="stable")
+    recalls = {
+        str(name): 100 * np.array(part["recall"].tolist(), dtype=np.float64)[:, ranks]
+        for name, part in runs.groupby("method", sort=False)
+    }
     if len(classes) <= NAMED:
-        chart = _named_recalls(tables, [str(classes[place]) for place in order], images[order])
-        bars = "bars"
+        chart, bars = _named_recalls(recalls, [str(classes[index]) for index in ranks], images[ranks], styles), "bars"
     else:
-        chart, bars = _ranked_recalls(tables, images[order]), ""
-    return styled(chart, "Recall of each class", about(runs, choice_said(candidates, runs) + seeds_said(runs, bars)))
+        chart, bars = _ranked_recalls(recalls, images[ranks], styles), ""
+    return styled(chart, "Recall of each class", describe(runs, describe_seeds(runs, bars)))
 
 
-def _named_recalls(tables: dict[str, Any], classes: list[str], images: Any) -> Any:
-    names = list(tables)
-    labels = _unique([f"{_short(name)} ({int(count):,})" for name, count in zip(classes, images, strict=True)])
-    rows: list[Row] = []
-    for name, values in tables.items():
-        for place, label in enumerate(labels):
-            found = values[:, place][~np.isnan(values[:, place])]
-            if len(found):
-                row = {"name": name, "label": label, "class": classes[place], "images": int(images[place])}
-                rows.append({**row, **_recall(found)})
-    scales = palette(names)
-    y = alt.Y("label:N", sort=labels, title="class (training images)", axis=alt.Axis(labelLimit=120, grid=True))
-    x: dict[str, Any] = {"title": "recall on the test images (%)", "scale": alt.Scale(domain=[0, 100])}
-    offset = alt.YOffset("name:N", sort=names, scale=alt.Scale(domain=names, paddingOuter=0.6))
-    legend = alt.Legend(title=None, columns=1 if sum(map(len, names)) > 28 else 2)
-    colour = alt.Color("name:N", scale=scales["color"], sort=names, legend=legend)
-    base = alt.Chart(data(rows)).encode(y=y, yOffset=offset)
-    bars = base.mark_rule(strokeWidth=1.2).encode(x=alt.X("low:Q", **x), x2="high:Q", color=colour)
-    points = base.mark_point().encode(
-        x=alt.X("recall:Q", **x),
-        color=colour,
-        shape=alt.Shape("name:N", scale=scales["shape"], sort=names, legend=legend),
-        tooltip=[
-            alt.Tooltip("class:N"),
-            alt.Tooltip("images:Q", title="training images", format=",d"),
-            alt.Tooltip("name:N", title="loss"),
-            alt.Tooltip("recall:Q", title="recall (%)", format=".1f"),
-        ],
-    )
+def _named_recalls(recalls: dict[str, Any], classes: list[str], images: Any, order: Sequence[str]) -> Any:
+    names = list(recalls)
+    labels = class_labels(classes, images)
+    rows: list[Row] = [
+        {"name": name, "label": label, "class": classes[rank], "images": int(images[rank])} | _recall(found)
+        for name, values in recalls.items()
+        for rank, label in enumerate(labels)
+        if len(found := values[:, rank][~np.isnan(values[:, rank])])
+    ]
     width = 210 if max(map(len, labels)) <= 18 else 175
+    styles = line_styles(names, "shape", order=order, columns=1, labelLimit=width - 25)
+    y = alt.Y("label:N", sort=labels, title="class (training images)", axis=alt.Axis(labelLimit=120, grid=True))
+    x: dict[str, Any] = {"title": "recall on the test images (%)", "scale": PERCENT}
+    offset = alt.YOffset("name:N", sort=names, scale=alt.Scale(domain=names, paddingOuter=0.6))
+    base = alt.Chart(data(rows)).encode(y=y, yOffset=offset)
+    bars = base.mark_rule(strokeWidth=1.2).encode(x=alt.X("low:Q", **x), x2="high:Q", color=styles["color"])
+    tips = {"class": "class", "images": "training images", "name": "method", "recall": "recall (%)"}
+    points = base.mark_point().encode(x=alt.X("recall:Q", **x), **styles, tooltip=tooltips(**tips))
     return (bars + points).properties(width=width, height=alt.Step(18, **{"for": "position"}))
 
 
-def _ranked_recalls(tables: dict[str, Any], images: Any) -> Any:
+def _ranked_recalls(recalls: dict[str, Any], images: Any, order: Sequence[str]) -> Any:
     """Neighbours in the order of images together, about 40 points a line."""
-    names = list(tables)
-    parts = np.array_split(np.arange(len(images)), NAMED)
-    rows: list[Row] = []
-    for name, values in tables.items():
-        for part in parts:
-            found = values[:, part][~np.isnan(values[:, part])]
-            if len(found):
-                row = {"name": name, "class": float(part.mean() + 1), "recall": float(found.mean())}
-                rows.append(
-                    {**row, "classes": len(part), "most": int(images[part[0]]), "fewest": int(images[part[-1]])}
-                )
-    scales = palette(names)
-    legend = alt.Legend(title=None)
-    size = -(-len(images) // NAMED)
+    names = list(recalls)
+    rows: list[Row] = [
+        {"name": name, "rank": float(part.mean() + 1), "recall": float(found.mean()), "classes": len(part)}
+        | {"most": int(images[part[0]]), "fewest": int(images[part[-1]])}
+        for name, values in recalls.items()
+        for part in np.array_split(np.arange(len(images)), NAMED)
+        if len(found := values[:, part][~np.isnan(values[:, part])])
+    ]
+    styles = line_styles(names, "shape", order=order)
+    together = -(-len(images) // NAMED)
+    heading = [f"class, from {images[0]:,.0f} to {images[-1]:,.0f} training images", f"({together:,} classes a point)"]
+    tips = {"name": "method", "classes": "classes", "most": "most images", "fewest": "fewest images"}
     chart = alt.Chart(data(rows)).encode(
         x=alt.X(
-            "class:Q",
-            title=[f"class, from {images[0]:,.0f} to {images[-1]:,.0f} training images", f"({size:,} classes a point)"],
+            "rank:Q",
+            title=heading,
             scale=alt.Scale(domain=[1, len(images)], nice=False),
             axis=alt.Axis(format=",d", grid=False, tickCount=6),
         ),
-        y=alt.Y("recall:Q", title="mean recall on the test images (%)", scale=alt.Scale(domain=[0, 100])),
-        color=alt.Color("name:N", scale=scales["color"], sort=names, legend=legend),
-        tooltip=[
-            alt.Tooltip("name:N", title="loss"),
-            alt.Tooltip("classes:Q", format=",d"),
-            alt.Tooltip("most:Q", title="most images", format=",d"),
-            alt.Tooltip("fewest:Q", title="fewest images", format=",d"),
-            alt.Tooltip("recall:Q", title="mean recall (%)", format=".1f"),
-        ],
+        y=alt.Y("recall:Q", title="mean recall on the test images (%)", scale=PERCENT),
+        color=styles["color"],
+        tooltip=tooltips(**tips, recall="mean recall (%)"),
     )
-    points = chart.mark_point().encode(shape=alt.Shape("name:N", scale=scales["shape"], sort=names, legend=legend))
+    points = chart.mark_point().encode(shape=styles["shape"])
     return (chart.mark_line(strokeWidth=1, opacity=0.7) + points).properties(width=265)
 
 
-def group_recalls(frame: pd.DataFrame) -> Chart:
+def group_recalls(
+    frame: pd.DataFrame, baseline: str | None = None, candidate: str | None = None, *, order: Sequence[str] = ()
+) -> Chart:
     """Mean recall of the classes with many, medium and few training images, with its spread over seeds.
 
     Args:
         frame: of :func:`longtail.lab.experiments.load_results`, of one experiment.
+        baseline: a method, see :func:`longtail.lab.report.figures.runs.compared`.
+        candidate: another one.
+        order: all methods, in the order of their colours; those of the experiment by default.
 
     Returns:
-        The chart; a group that no class is in is left out.
-
-    Example:
-        >>> group_recalls(pd.DataFrame({"status": ["failed"]}))
-        Traceback (most recent call last):
-        longtail.lab.config.errors.ConfigError: none of the runs is complete
+        The chart; a group that no class is in is left out. Of more than seven methods, or if one was chosen, it shows
+        the baseline and the candidate.
     """
     runs = one_experiment(frame)
     groups = [name for name in GROUPS if runs[name].notna().any()]
     if not groups:
         raise ConfigError("group_recalls needs runs with recalls of groups of classes: there is none")
-    candidates = runs
-    if runs["name"].nunique() > BARS:
-        runs = best_pair(runs)
-    names = runs["name"].drop_duplicates().tolist()
-    rows = _group_rows(runs, groups, names)
-    width = 285
-    x: dict[str, Any] = {"title": "mean recall of the group's classes (%)", "scale": alt.Scale(domain=[0, 100])}
+    order = order or runs["method"].drop_duplicates().tolist()
+    if baseline or candidate or runs["method"].nunique() > BARS:
+        runs = compared(runs, baseline, candidate)
+    names = runs["method"].drop_duplicates().tolist()
+    rows: list[Row] = [
+        {"group": GROUP_NAMES[group], "name": name, "seeds": len(found)}
+        | _recall(100 * found.to_numpy())
+        | {"text": percent_cell(float(found.mean())).text}
+        for group in groups
+        for name in names
+        if len(found := runs.loc[runs["method"] == name, group].dropna())
+    ]
+    width, below = 285, 6  # the name stands above its bar and has all of the width
+    x: dict[str, Any] = {"title": "mean recall of the group's classes (%)", "scale": PERCENT}
     base = alt.Chart().encode(y=alt.Y("name:N", sort=names, axis=None))
-    colour: Any = alt.condition("datum.weighted", alt.value(COLOURS[0]), alt.value("#9a9a9a"))
-    below = 6  # the name, which stands above its bar and has all of the width
+    colour = alt.Color("name:N", scale=palette(names, order)["color"], legend=None)
+    tips = {"group": "classes", "name": "method", "recall": "mean recall (%)", "spread": "standard deviation"}
     bars = base.mark_bar(size=9, yOffset=below).encode(
-        x=alt.X("recall:Q", **x),
-        color=colour,
-        tooltip=[
-            alt.Tooltip("group:N", title="classes"),
-            alt.Tooltip("name:N", title="loss"),
-            alt.Tooltip("recall:Q", title="mean recall (%)", format=".1f"),
-            alt.Tooltip("spread:Q", title="standard deviation", format=".1f"),
-            alt.Tooltip("seeds:Q"),
-        ],
+        x=alt.X("recall:Q", **x), color=colour, tooltip=tooltips(**tips, seeds="seeds")
     )
-    spreads = base.mark_rule(strokeWidth=1.4, color=COLOURS[1], yOffset=below).encode(
-        x=alt.X("low:Q", **x), x2="high:Q"
-    )
+    spreads = base.mark_rule(strokeWidth=1.4, yOffset=below)
+    spreads = spreads.encode(x=alt.X("low:Q", **x), x2="high:Q")
     titles = base.mark_text(align="left", dy=-5).encode(x=alt.value(0), text="name:N")
     # Beyond the bar and its spread, where nothing covers it.
-    numbers = base.mark_text(align="left", dy=below).encode(
-        x=alt.value(width + 4), text=alt.Text("recall:Q", format=".1f")
-    )
+    numbers = base.mark_text(align="left", dy=below).encode(x=alt.value(width + 4), text="text:N")
     layers = alt.layer(bars, spreads, titles, numbers, data=data(rows))
+    header = alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelPadding=-5, labelFontWeight=600)
     chart = layers.properties(width=width, height=alt.Step(25)).facet(
-        row=alt.Row(
-            "group:N",
-            sort=[GROUP_NAMES[name] for name in groups],
-            title=None,
-            header=alt.Header(
-                labelAngle=0, labelOrient="top", labelAnchor="start", labelPadding=-5, labelFontWeight=600
-            ),
-        ),
-        spacing=14,
+        row=alt.Row("group:N", sort=[GROUP_NAMES[name] for name in groups], title=None, header=header), spacing=14
     )
-    return styled(
-        chart, "Recall of many, medium and few", about(runs, choice_said(candidates, runs) + seeds_said(runs))
-    )
-
-
-def _group_rows(runs: pd.DataFrame, groups: list[str], names: list[str]) -> list[Row]:
-    rows: list[Row] = []
-    for group in groups:
-        for name in names:
-            chosen = runs[runs["name"] == name]
-            found = 100 * chosen[group].dropna()
-            if len(found):
-                weighted = bool((chosen["weighting"] != "uniform").any())
-                row = {"group": GROUP_NAMES[group], "name": name, "weighted": weighted, "seeds": len(found)}
-                rows.append({**row, **_recall(found.to_numpy())})
-    return rows
+    return styled(chart, "Recall of many, medium and few", describe(runs, describe_seeds(runs)))
 
 
 def _recall(values: Any) -> Row:
@@ -219,67 +183,51 @@ def _recall(values: Any) -> Row:
     return {"recall": mean, "spread": spread, "low": max(mean - spread, 0.0), "high": min(mean + spread, 100.0)}
 
 
-def calibration(frame: pd.DataFrame) -> Chart:
-    """Reliability diagram: accuracy over confidence, plain against class-balanced, images of all seeds together.
+def calibration(
+    frame: pd.DataFrame, baseline: str | None = None, candidate: str | None = None, *, order: Sequence[str] = ()
+) -> Chart:
+    """Reliability diagram: accuracy over confidence, baseline against candidate, images of all seeds together.
 
     The calibration error beside a name is the mean of those of the seeds, as in tables.
 
     Args:
         frame: of :func:`longtail.lab.experiments.load_results`, of one experiment.
+        baseline: a method, see :func:`longtail.lab.report.figures.runs.compared`.
+        candidate: another one.
+        order: all methods, in the order of their colours; those of the experiment by default.
 
     Returns:
-        The chart of the best class-balanced loss and its plain partner; below it, how many images are how sure.
-
-    Example:
-        >>> calibration(pd.DataFrame({"status": ["failed"]}))
-        Traceback (most recent call last):
-        longtail.lab.config.errors.ConfigError: none of the runs is complete
+        The chart; below it, how many images are how sure.
     """
-    candidates = _with_lists(one_experiment(frame), "calibration")
-    runs = best_pair(candidates)
-    tables = {name: _bins(runs[runs["name"] == name]) for name in runs["name"].drop_duplicates()}
-    gaps = {name: np.mean([_gap(_bins(run)) for _, run in each.groupby("seed")]) for name, each in runs.groupby("name")}
-    titles = {name: f"{name}: {100 * gaps[name]:.1f}%" for name in tables}
-    rows = [row for name, bins in tables.items() for row in _bin_rows(titles[name], bins)]
-    names = list(titles.values())
-    scales = palette(names)
-    legend = alt.Legend(title="calibration error", titleOrient="top", columns=1 if max(map(len, names)) > 24 else 2)
-    styles: dict[str, Any] = {
-        "color": alt.Color("name:N", scale=scales["color"], sort=names, legend=legend),
-        "shape": alt.Shape("name:N", scale=scales["shape"], sort=names, legend=legend),
-    }
-    whole = alt.Scale(domain=[0, 100])
-    tips = [
-        alt.Tooltip("name:N", title="loss: calibration error"),
-        alt.Tooltip("confidence:Q", title="mean confidence (%)", format=".1f"),
-        alt.Tooltip("accuracy:Q", title="accuracy (%)", format=".1f"),
-        alt.Tooltip("images:Q", title="test images", format=",d"),
-    ]
-    x = alt.X("confidence:Q", title=None, scale=whole, axis=alt.Axis(labels=False, ticks=False))
-    y = alt.Y("accuracy:Q", title="accuracy (%)", scale=whole)
-    table = data(rows)
-    base = alt.Chart(table).transform_filter("datum.images > 0").encode(x=x, y=y, color=styles["color"])
+    found = _with_lists(one_experiment(frame), "calibration")
+    order = order or found["method"].drop_duplicates().tolist()
+    runs = compared(found, baseline, candidate)
+    rows: list[Row] = []
+    titles = {}
+    for method, part in runs.groupby("method", sort=False):
+        error = percent_cell(part["calibration_error"].mean()).text
+        titles[method] = f"{method}: {error}%"
+        rows += _bin_rows(titles[method], _bins(part["calibration"].tolist()))
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    styles = line_styles(
+        names, "shape", order=[titles.get(name, name) for name in order], title="calibration error", titleOrient="top"
+    )
+    x = alt.X("confidence:Q", title=None, scale=PERCENT, axis=alt.Axis(labels=False, ticks=False))
+    y = alt.Y("accuracy:Q", title="accuracy (%)", scale=PERCENT)
+    base = alt.Chart(data(rows)).transform_filter("datum.images > 0").encode(x=x, y=y, color=styles["color"])
     ideal = alt.Chart(data([{"confidence": 0, "accuracy": 0}, {"confidence": 100, "accuracy": 100}]))
     diagonal = ideal.mark_line(color=GREY, strokeDash=[3, 3], strokeWidth=1).encode(x=x, y=y)
-    points = base.mark_point().encode(**styles, tooltip=tips)
-    upper = (diagonal + base.mark_line(strokeWidth=1.2) + points).properties(
-        width=WIDTH_OF_SQUARE, height=WIDTH_OF_SQUARE
-    )
-    lower = (
-        alt.Chart(table)
-        .mark_line(strokeWidth=1, point=alt.OverlayMarkDef(size=18))
-        .encode(
-            x=alt.X("middle:Q", title="confidence of the prediction (%)", scale=whole),
-            y=alt.Y("share:Q", title="images (%)", axis=alt.Axis(tickCount=3)),
-            **styles,
-        )
-        .properties(width=WIDTH_OF_SQUARE, height=45)
-    )
-    said = choice_said(candidates, runs) + seeds_said(runs, "") + (" together" if len(runs) > len(names) else "")
-    return styled(alt.vconcat(upper, lower, spacing=8), "Calibration", about(runs, said))
-
-
-WIDTH_OF_SQUARE = 225
+    tips = {"name": "method: calibration error", "confidence": "mean confidence (%)", "accuracy": "accuracy (%)"}
+    points = base.mark_point().encode(**styles, tooltip=tooltips(**tips, images="test images"))
+    upper = (diagonal + base.mark_line(strokeWidth=1.2) + points).properties(width=SQUARE, height=SQUARE)
+    shares = alt.Chart(data(rows)).mark_line(strokeWidth=1, point=alt.OverlayMarkDef(size=18))
+    lower = shares.encode(
+        x=alt.X("middle:Q", title="confidence of the prediction (%)", scale=PERCENT),
+        y=alt.Y("share:Q", title="images (%)", axis=alt.Axis(tickCount=3)),
+        **styles,
+    ).properties(width=SQUARE, height=45)
+    seeds = describe_seeds(runs, "") + (" together" if len(runs) > len(names) else "")
+    return styled(alt.vconcat(upper, lower, spacing=8), "Calibration", describe(runs, seeds))
 
 
 def _bin_rows(name: str, bins: Any) -> list[Row]:
@@ -292,20 +240,12 @@ def _bin_rows(name: str, bins: Any) -> list[Row]:
     return rows
 
 
-def _bins(runs: pd.DataFrame) -> Any:
+def _bins(tables: list[Any]) -> Any:
     """Images, mean confidence and accuracy of each bin, over all runs."""
-    tables = np.array(
-        [[[count, sure or 0.0, right or 0.0] for count, sure, right in table] for table in runs["calibration"]],
-        dtype=np.float64,
-    )
-    images = tables[:, :, 0].sum(axis=0)
-    sums = (tables[:, :, 1:] * tables[:, :, :1]).sum(axis=0)
+    values = np.nan_to_num(np.array(tables, dtype=np.float64))
+    images = values[:, :, 0].sum(axis=0)
+    sums = (values[:, :, 1:] * values[:, :, :1]).sum(axis=0)
     return np.column_stack([images, sums / np.maximum(images, 1)[:, None]])
-
-
-def _gap(bins: Any) -> float:
-    """Expected calibration error."""
-    return float((bins[:, 0] * np.abs(bins[:, 1] - bins[:, 2])).sum() / max(bins[:, 0].sum(), 1))
 
 
 def _with_lists(runs: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -316,15 +256,12 @@ def _with_lists(runs: pd.DataFrame, column: str) -> pd.DataFrame:
     return runs[there].reset_index(drop=True)
 
 
-def _short(name: str, most: int = 17) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
-
-
-def _unique(names: list[str]) -> list[str]:
-    """Names of rows, of which no two are the same, though they may look it."""
-    seen: dict[str, int] = {}
-    found = []
-    for name in names:
-        found.append(name + "\u00a0" * seen.get(name, 0))
-        seen[name] = seen.get(name, 0) + 1
-    return found
+def class_labels(classes: Sequence[str], images: Any) -> list[str]:
+    """Names of classes with their training images, short, and no two the same though they may look it."""
+    labels: list[str] = []
+    for name, count in zip(classes, images, strict=True):
+        label = f"{name if len(name) <= 17 else f'{name[:16]}…'} ({int(count):,})"
+        while label in labels:
+            label += "\u00a0"
+        labels.append(label)
+    return labels

@@ -1,4 +1,4 @@
-"""Which runs a figure shows, and what they are called in it."""
+"""Which runs a figure shows: experiments, and in them a baseline and a candidate."""
 
 from __future__ import annotations
 
@@ -7,168 +7,144 @@ from typing import Any
 
 import pandas as pd
 
-from longtail.lab.config import LOSS_KWARGS, WEIGHT_FIELDS, ConfigError, LossConfig, shortest
-from longtail.lab.experiments.aggregate import WEIGHTINGS
+from longtail._checks import check_choice
+from longtail.lab.config import LOSS_KWARGS, WEIGHT_FIELDS, ConfigError, shortest
+from longtail.lab.experiments.aggregate import in_order
 from longtail.lab.experiments.results import SETTING, run_folder_of
-from longtail.lab.report.theme import PLAIN
-from longtail.losses import LOSSES
 
-__all__ = [
-    "FREE",
-    "OF_LOSS",
-    "about",
-    "best_pair",
-    "choice_said",
-    "load_epochs",
-    "one_experiment",
-    "seeds_said",
-    "series",
-]
+__all__ = ["COMMON", "classes_of", "compared", "describe", "describe_seeds", "experiments", "load_epochs"]
+__all__ += ["one_experiment"]
 
-OF_LOSS = ("loss", *LOSS_KWARGS, *WEIGHT_FIELDS)
-# A loss may be trained with a rate of its own, as the paper does on large data.
-FREE = (*OF_LOSS, "lr")
+OF_METHOD = ("loss", *LOSS_KWARGS, *WEIGHT_FIELDS, "lr", "sampling", "sampling_beta", "mixup", "cutmix")
+OF_METHOD += ("freeze", "sync_batch_norm", "fused_head", "weights_from", "adjustment")
+COMMON = tuple(name for name in SETTING if name not in OF_METHOD)
+"""Columns of the configuration that are the same in all runs of an experiment, whatever the method and the seed."""
 
 
-def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
-    """The complete runs, if all are of one experiment: they differ by loss and seed, and by what may differ.
+def experiments(frame: pd.DataFrame, *may_differ: str) -> list[pd.DataFrame]:
+    """The complete runs, by what they were trained on and how, whatever the method and the seed.
+
+    A re-trained classifier belongs to the experiment of the run that its backbone is from. Settings of an experiment
+    that would have the same name get what differs appended to it.
 
     Args:
         frame: of :func:`longtail.lab.experiments.load_results`.
-        may_differ: further columns of the configuration.
+        may_differ: further columns that may differ within an experiment.
 
-    Returns:
-        Them with the columns ``loss_name``, ``term`` and ``name``, in the order of the paper.
+    Example:
+        >>> experiments(pd.DataFrame({"status": ["failed"]}))
+        []
+    """
+    runs = frame[frame["status"] == "complete"]
+    if runs.empty:
+        return []
+    runs = runs.sort_values(["seed", "test_every"], ascending=[True, False])
+    # How often a run was tested changes nothing, unless the best epoch is kept: longtail tune tests at the end.
+    runs["test_every"] = runs["test_every"].where(runs["keep"] == "best", 1)
+    runs = in_order(runs.drop_duplicates([*SETTING, "seed"]))
+    common = [name for name in COMMON if name not in may_differ]
+    parents = runs[runs["adjustment"].isna()].drop_duplicates("run_id").set_index("run_id")
+    is_child = runs["weights"].isin(parents.index)
+    for name in COMMON:
+        runs[name] = runs[name].where(~is_child, runs["weights"].map(parents[name]))
+    parts = [part.reset_index(drop=True) for _, part in runs.groupby(common, dropna=False, sort=False)]
+    return [part.assign(method=_unique_methods(part, may_differ)) for part in parts]
+
+
+def _unique_methods(runs: pd.DataFrame, may_differ: tuple[str, ...]) -> pd.Series:
+    methods = runs["method"].copy()
+    for _, part in runs.groupby(["method", *may_differ], dropna=False):
+        for name in OF_METHOD:
+            texts = [_typed(value) for value in part[name]]
+            found = list(dict.fromkeys(texts))
+            if len(found) > 1:
+                shown = [text if len(text) < 30 else f"({found.index(text) + 1} of {len(found)})" for text in texts]
+                methods[part.index] += [f", {name.replace('_', ' ')} {text}" for text in shown]
+    return methods
+
+
+def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
+    """The complete runs, if all are of one experiment; else an error that says how to choose one.
 
     Example:
         >>> one_experiment(pd.DataFrame({"status": ["failed"]}))
         Traceback (most recent call last):
         longtail.lab.config.errors.ConfigError: none of the runs is complete
     """
-    runs = frame[frame["status"] == "complete"]
-    if runs.empty:
+    found = experiments(frame, *may_differ)
+    if not found:
         raise ConfigError("none of the runs is complete")
-    runs = runs.drop_duplicates([*SETTING, "seed"])
-    for column in SETTING:
-        if column not in (*FREE, *may_differ):
-            _refuse_several(runs, column)
-    twice = runs[runs.duplicated([*OF_LOSS, *may_differ, "seed"], keep=False)]
-    if not twice.empty:
-        _refuse_several(twice, "lr")
-    losses = [_loss(row) for row in runs[list(OF_LOSS)].to_dict("records")]
-    per_class = [f"β per class{number}" for number in _numbered(runs)]
-    runs = runs.assign(
-        loss_name=[_loss(row).title for row in runs[["loss", *LOSS_KWARGS]].to_dict("records")],
-        term=[loss.weights_title.replace("β per class", name) for loss, name in zip(losses, per_class, strict=True)],
-        method=[text.replace("β per class", name) for text, name in zip(runs["method"], per_class, strict=True)],
-    )
-    kinds = list(LOSSES)
-    ranks = pd.DataFrame(
-        {
-            "loss": runs["loss"].map(kinds.index),
-            **{name: runs[name].fillna(-1) for name in LOSS_KWARGS},
-            "weighting": runs["weighting"].map(WEIGHTINGS.index),
-            "beta": runs["beta"].fillna(-1),
-            "betas": runs["betas"],
-            "defer_reweighting": runs["defer_reweighting"].fillna(-1),
-            "normalize": runs["normalize"],
-            "seed": runs["seed"],
-        }
-    )
-    runs = runs.loc[ranks.sort_values(list(ranks.columns)).index].reset_index(drop=True)
-    return runs.assign(name=series(runs))
+    if len(found) > 1:
+        left, largest, choice = found, max(found, key=len), ""
+        for name in COMMON:
+            same = [part for part in left if _typed(part[name].iloc[0]) == _typed(largest[name].iloc[0])]
+            if name not in may_differ and len(same) < len(left):
+                left, choice = same, f"{choice} {name}={_typed(largest[name].iloc[0])}"
+        raise ConfigError(f"the runs are of {len(found)} experiments: choose one, such as{choice}")
+    return found[0]
 
 
-def _refuse_several(runs: pd.DataFrame, column: str) -> None:
-    values = runs[column].drop_duplicates().tolist()
-    if len(values) > 1:
-        texts = sorted(map(_shown, values))
-        shown = ", ".join(texts[:4]) + (", …" if len(texts) > 4 else "")
-        raise ConfigError(f"the runs differ in {column} ({shown}): choose one, such as {column}={texts[0]}")
+def _typed(value: Any) -> str:
+    text = "none" if not isinstance(value, tuple) and pd.isna(value) else shortest(value)
+    return f"'{text}'" if " " in text else text
 
 
-def _shown(value: Any) -> str:
-    return "none" if not isinstance(value, tuple) and pd.isna(value) else shortest(value)
-
-
-def _loss(row: dict[str, Any]) -> LossConfig:
-    given = {name: value for name, value in row.items() if isinstance(value, tuple) or not pd.isna(value)}
-    return LossConfig(**{"name" if name == "loss" else name: value for name, value in given.items()})
-
-
-def _numbered(runs: pd.DataFrame) -> list[str]:
-    """A β for each class is too long a name: with several such lists, they have numbers."""
-    lists = sorted({betas for betas in runs["betas"] if betas})
-    numbers = {betas: f" ({number} of {len(lists)})" for number, betas in enumerate(lists, start=1)}
-    return [numbers[betas] if betas and len(lists) > 1 else "" for betas in runs["betas"]]
-
-
-def series(runs: pd.DataFrame) -> list[str]:
-    """A name for each run: that of its method, or of its class weights alone where these are all that differs.
-
-    Example:
-        >>> series(pd.DataFrame({"loss_name": ["softmax"] * 2, "term": ["no class weights", "β 0.9"]}))
-        ['no class weights', 'β 0.9']
-    """
-    one_loss = runs["loss_name"].nunique() == 1 and runs["term"].nunique() > 1
-    return list(runs["term"] if one_loss else runs["method"])
-
-
-def best_pair(runs: pd.DataFrame) -> pd.DataFrame:
-    """Of the class-balanced losses that have a plain partner, the one of lowest mean error, and the partner.
+def compared(runs: pd.DataFrame, baseline: str | None = None, candidate: str | None = None) -> pd.DataFrame:
+    """The runs of two methods, the baseline first.
 
     Args:
         runs: of :func:`one_experiment`.
+        baseline: a method; by default the first one without class weights, as tables order them.
+        candidate: another one; by default the one of highest mean balanced accuracy.
+
+    Returns:
+        Their runs; those of the baseline alone where there is no other method.
     """
-    plain = runs[runs["term"] == PLAIN]
-    weighted = runs[runs["term"] != PLAIN]
-    if plain.empty or weighted.empty:
-        missing = "without class weights" if plain.empty else "with class weights"
-        raise ConfigError(f"there is nothing to compare: no complete run {missing}")
-    weighted = weighted[weighted["loss_name"].isin(plain["loss_name"])]
-    if weighted.empty:
-        raise ConfigError("there is nothing to compare: no loss has complete runs both with and without class weights")
-    loss, term = weighted.groupby(["loss_name", "term"], sort=False)["error"].mean().idxmin()
-    chosen = runs[(runs["loss_name"] == loss) & runs["term"].isin([PLAIN, term])].reset_index(drop=True)
-    return chosen.assign(name=series(chosen))
+    methods = runs["method"].drop_duplicates().tolist()
+    for method in (baseline, candidate):
+        if method is not None:
+            check_choice("method", method, tuple(methods))
+    if baseline is None:
+        others = runs[runs["method"] != candidate] if len(methods) > 1 else runs
+        plain = others[others["weighting"] == "uniform"]
+        baseline = (others if plain.empty else plain)["method"].iloc[0]
+    if candidate is None and len(methods) > 1:
+        others = runs[runs["method"] != baseline]
+        candidate = others.groupby("method", sort=False)["balanced_accuracy"].mean().idxmax()
+    chosen = runs[runs["method"].isin([baseline, candidate])]
+    return chosen.sort_values("method", key=lambda names: names != baseline, kind="stable").reset_index(drop=True)
 
 
-def choice_said(runs: pd.DataFrame, pair: pd.DataFrame) -> str:
-    """Of how many losses with class weights the one that is shown is the best: whoever looks should know."""
-    found = runs.loc[runs["term"] != PLAIN, ["loss_name", "term"]].drop_duplicates()
-    return f"best of {len(found)} by test error, " if len(found) > 1 and len(pair) < len(runs) else ""
-
-
-def about(runs: pd.DataFrame, *parts: str) -> str:
-    """What runs of one experiment have in common, for a subtitle.
-
-    Args:
-        runs: of :func:`one_experiment`.
-        parts: more to say.
-    """
+def describe(runs: pd.DataFrame, *parts: str) -> str:
+    """What runs of one experiment have in common, for a subtitle, and further parts."""
     first = runs.iloc[0]
-    losses = runs["loss_name"].drop_duplicates().tolist()
     imbalances = runs["imbalance"].drop_duplicates().tolist()
-    said = [Path(first["data"]).name or str(first["data"])]
-    said += [f"imbalance {imbalances[0]:g}"] if len(imbalances) == 1 and not pd.isna(imbalances[0]) else []
-    said += [str(first["model"]), f"{first['epochs']} epochs"]
-    said += (
-        [losses[0].replace(",", " loss,") if "," in losses[0] else f"{losses[0]} loss"]
-        if len(losses) == 1 and runs["term"].nunique() > 1
-        else []
-    )
-    return ", ".join([*said, *parts])
+    named = [f"imbalance {imbalances[0]:g}"] if len(imbalances) == 1 and not pd.isna(imbalances[0]) else []
+    data = Path(first["data"]).name or str(first["data"])
+    return ", ".join([data, *named, str(first["model"]), f"{first['epochs']} epochs", *filter(None, parts)])
 
 
-def seeds_said(runs: pd.DataFrame, bars: str = "bars") -> str:
+def describe_seeds(runs: pd.DataFrame, bars: str = "bars") -> str:
     """How many seeds there are, and what the bars of the figure are."""
-    counts = runs.groupby(["imbalance", "loss_name", "term"], dropna=False).size()
+    counts = runs.groupby(["imbalance", "method"], dropna=False).size()
     low, high = int(counts.min()), int(counts.max())
     if high == 1:
         return "one seed"
     return f"{low if low == high else f'{low} to {high}'} seeds" + (
         f", {bars} ± one standard deviation" if bars else ""
     )
+
+
+def classes_of(folder: Path | str, frame: pd.DataFrame) -> tuple[list[str], list[int]]:
+    """Names and training images of the classes, from the first run folder that has them."""
+    problem = ConfigError("none of the runs is complete")
+    for run_id in frame["run_id"]:
+        try:
+            data = run_folder_of(folder, run_id).data()
+            return data["classes"], data["train_counts"]
+        except ConfigError as error:  # a copied result may be without them
+            problem = error
+    raise problem
 
 
 def load_epochs(folder: Path | str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -185,14 +161,12 @@ def load_epochs(folder: Path | str, frame: pd.DataFrame) -> pd.DataFrame:
         >>> load_epochs("runs", pd.DataFrame({"run_id": [], "status": [], "adjustment": []})).empty
         True
     """
-    runs = frame[(frame["status"] == "complete") & frame["adjustment"].isna()]  # which have no epochs of their own
-    tests = []
-    for place, run_id in runs["run_id"].items():
-        epochs = run_folder_of(folder, run_id).metrics()
-        tests += [(place, each["epoch"], each["error"]) for each in epochs if each.get("error") is not None]
-    places = [place for place, _, _ in tests]
-    return (
-        runs.loc[places]
-        .assign(epoch=[epoch for _, epoch, _ in tests], error=[float(error) for *_, error in tests])
-        .reset_index(drop=True)
-    )
+    runs = frame[(frame["status"] == "complete") & frame["adjustment"].isna()]  # an adjustment has no epochs
+    tests = [
+        (index, each["epoch"], float(each["error"]))
+        for index, run_id in runs["run_id"].items()
+        for each in run_folder_of(folder, run_id).metrics()
+        if each.get("error") is not None
+    ]
+    indices, epochs, errors = (list(column) for column in zip(*tests, strict=True)) if tests else ([], [], [])
+    return runs.loc[indices].assign(epoch=epochs, error=errors).reset_index(drop=True)

@@ -11,14 +11,16 @@ import numpy as np
 from longtail._checks import check_choice, check_positive_integer
 from longtail.counts import check_counts, check_no_class_is_absent
 from longtail.counts import long_tailed_counts as profile
+from longtail.lab.config import shortest
 from longtail.lab.data.cifar import SIZES
 from longtail.lab.data.summary import BETAS
 from longtail.lab.experiments.paper import IMBALANCES
-from longtail.lab.report.theme import GREY, WIDTH, Chart, beta_name, data, palette, styled
+from longtail.lab.report.theme import GREY, Chart, data, line_styles, palette, styled, tooltips
 from longtail.theory import expected_volume, simulate_covering
 from longtail.weights import SCHEMES, check_beta, class_weights, effective_number
 
-__all__ = ["class_balanced_term", "effective_numbers", "long_tailed_counts", "random_covering", "scheme_weights"]
+__all__ = ["class_balanced_term", "effective_numbers", "log_axis", "long_tailed_counts", "random_covering"]
+__all__ += ["scheme_weights"]
 
 Row = dict[str, Any]
 
@@ -27,9 +29,6 @@ MARKED = 30
 
 MOST = 400
 """Points of a line."""
-
-NARROW = WIDTH - 20
-"""Of a plot whose lines have labels at their ends."""
 
 SCHEME_NAMES = {"inverse": "1/n", "inverse_sqrt": "1/√n", "uniform": "uniform (plain loss)"}
 
@@ -47,20 +46,19 @@ def class_balanced_term(betas: Sequence[float] = BETAS, max_count: int = 10_000)
     """
     check_positive_integer("max_count", max_count)
     counts = np.unique(np.geomspace(1, max_count, 80).round().astype(np.int64))
-    lines = [*_below_one(betas), 1.0]
-    names = [f"β {beta_name(beta)}" for beta in lines[:-1]] + ["1/n"]
+    lines = {f"β {shortest(beta)}": beta for beta in _below_one(betas)} | {"1/n": 1.0}
     rows = [
-        {"line": name, "n": int(n), "term": float(1 / volume)}
-        for name, beta in zip(names, lines, strict=True)
+        {"name": name, "n": int(n), "term": float(1 / volume)}
+        for name, beta in lines.items()
         for n, volume in zip(counts, effective_number(counts, beta), strict=True)
     ]
-    base = alt.Chart(data(rows)).encode(
-        x=alt.X("n:Q", title="training images of the class, n", scale=_log(1, max_count), axis=_log_axis(1, max_count)),
-        y=alt.Y("term:Q", title="(1 − β) / (1 − βⁿ)", scale=_log(1 / max_count, 1), axis=_log_axis(1 / max_count, 1)),
+    chart = alt.Chart(data(rows)).mark_line()
+    chart = chart.encode(
+        x=alt.X("n:Q", title="training images of the class, n", **log_axis(1, max_count)),
+        y=alt.Y("term:Q", title="(1 − β) / (1 − βⁿ)", **log_axis(1 / max_count, 1)),
+        **line_styles(list(lines), "strokeDash", columns=3),
+        tooltip=tooltips(name="line", n="n", term="term"),
     )
-    ends = _apart([row for row in rows if row["n"] == counts[-1]], "term", 1 / max_count, 1.0)
-    lines_drawn = base.mark_line().encode(**_line_styles(names, None), tooltip=_tooltips("line", "n", "term"))
-    chart = (lines_drawn + _end_labels(ends, "n", "term")).properties(width=NARROW)
     return styled(chart, "Class-balanced term")
 
 
@@ -72,30 +70,15 @@ def long_tailed_counts(dataset: str) -> Chart:
 
     Example:
         >>> long_tailed_counts("cifar100").to_dict()["title"]["subtitle"]
-        ['cifar100, 500 images of a class before']
+        ['cifar100, 500 images per class before']
     """
     check_choice("dataset", dataset, tuple(SIZES))
     num_classes, most = SIZES[dataset]
-    factors = sorted(IMBALANCES)
-    names = [f"{imbalance:g}" for imbalance in factors]
-    rows: list[Row] = [
-        {"imbalance": name, "class": place, "images": int(images)}
-        for name, imbalance in zip(names, factors, strict=True)
-        for place, images in enumerate(profile(most, num_classes, imbalance), start=1)
-    ]
-    low = 10 ** int(np.log10(min(row["images"] for row in rows)))
-    base = alt.Chart(data(rows)).encode(
-        x=_rank_axis(num_classes),
-        y=alt.Y("images:Q", title="training images of the class", scale=_log(low, most), axis=_log_axis(low, most)),
-    )
-    ends = _apart([row for row in rows if row["class"] == num_classes], "images", low, most)
-    head = [{"line": "imbalance", "class": num_classes, "images": ends[0]["images"] * (most / low) ** (13 / 170)}]
-    chart = base.mark_line(point=_points(num_classes)).encode(
-        **_line_styles(names, None, "imbalance"), tooltip=_tooltips("imbalance", "class", "images")
-    )
-    labels = _end_labels([{**row, "line": row["imbalance"]} for row in ends] + head, "class", "images")
-    chart = (chart + labels).properties(width=NARROW)
-    return styled(chart, "Long-tailed training sets", f"{dataset}, {most:,} images of a class before")
+    lines = {f"{imbalance:g}": profile(most, num_classes, imbalance) for imbalance in sorted(IMBALANCES)}
+    low = 10 ** int(np.log10(min(images[-1] for images in lines.values())))
+    y = alt.Y("images:Q", title="training images of the class", **log_axis(low, most))
+    chart = _by_rank(lines, "images", y, title="imbalance", columns=5)
+    return styled(chart, "Long-tailed training sets", f"{dataset}, {most:,} images per class before")
 
 
 def effective_numbers(counts: Any, betas: Sequence[float] = BETAS, title: str = "Effective number of images") -> Chart:
@@ -111,29 +94,9 @@ def effective_numbers(counts: Any, betas: Sequence[float] = BETAS, title: str = 
         ['2 classes of 50 to 10 images']
     """
     ordered = _ordered(counts)
-    names = [*(beta_name(beta) for beta in _below_one(betas)), "1 (images)"]
-    values = [*(effective_number(ordered, beta) for beta in _below_one(betas)), ordered]
-    rows = [
-        {"β": name, "class": place + 1, "images": int(ordered[place]), "effective": float(line[place])}
-        for name, line in zip(names, values, strict=True)
-        for place in _places(len(ordered))
-    ]
-    chart = (
-        alt.Chart(data(rows))
-        .mark_line(point=_points(len(ordered)))
-        .encode(
-            x=_rank_axis(len(ordered)),
-            y=alt.Y(
-                "effective:Q",
-                title="effective number of images",
-                scale=_log(1, ordered[0]),
-                axis=_log_axis(1, ordered[0]),
-            ),
-            **_line_styles(names, "β", "β", columns=3),
-            tooltip=_tooltips("β", "class", "images", "effective"),
-        )
-    )
-    return styled(chart, title, _counts_said(ordered))
+    lines = {shortest(beta): effective_number(ordered, beta) for beta in _below_one(betas)} | {"1 (images)": ordered}
+    y = alt.Y("effective:Q", title="effective number of images", **log_axis(1, ordered[0]))
+    return styled(_by_rank(lines, "effective", y, ordered, title="β", columns=3), title, _describe(ordered))
 
 
 def scheme_weights(counts: Any, beta: float = 0.999) -> Chart:
@@ -149,30 +112,37 @@ def scheme_weights(counts: Any, beta: float = 0.999) -> Chart:
     """
     ordered = _ordered(counts)
     check_beta(beta)
-    names = {scheme: SCHEME_NAMES.get(scheme, scheme) for scheme in SCHEMES} | {"effective": f"β {beta_name(beta)}"}
-    weights = {scheme: class_weights(ordered, scheme=scheme, beta=beta) for scheme in SCHEMES}
+    names = SCHEME_NAMES | {"effective": f"β {shortest(beta)}"}
+    lines = {names[scheme]: class_weights(ordered, scheme=scheme, beta=beta) for scheme in SCHEMES}
+    ends = min(line.min() for line in lines.values()), max(line.max() for line in lines.values())
+    y = alt.Y("weight:Q", title="weight of the class (mean 1)", **log_axis(*ends))
+    return styled(_by_rank(lines, "weight", y, ordered, columns=2), "Class weights", _describe(ordered))
+
+
+def _by_rank(lines: dict[str, Any], field: str, y: alt.Y, images: Any = None, **legend: Any) -> Any:
+    """Lines over the rank of the classes, from most to fewest images; of thousands, some hundreds look the same."""
+    classes = len(next(iter(lines.values())))
+    ranks = sorted({round(rank) for rank in np.linspace(1, classes, min(classes, MOST)).tolist()})
     rows: list[Row] = [
-        {
-            "weights": names[scheme],
-            "class": place + 1,
-            "images": int(ordered[place]),
-            "weight": float(weights[scheme][place]),
-        }
-        for scheme in SCHEMES
-        for place in _places(len(ordered))
+        {"name": name, "rank": rank, field: float(values[rank - 1])}
+        | ({} if images is None else {"images": int(images[rank - 1])})
+        for name, values in lines.items()
+        for rank in ranks
     ]
-    ends = min(row["weight"] for row in rows), max(row["weight"] for row in rows)
-    chart = (
-        alt.Chart(data(rows))
-        .mark_line(point=_points(len(ordered)))
-        .encode(
-            x=_rank_axis(len(ordered)),
-            y=alt.Y("weight:Q", title="weight of the class (mean 1)", axis=_log_axis(*ends), scale=_log(*ends)),
-            **_line_styles(list(names.values()), None, "weights", columns=2),
-            tooltip=_tooltips("weights", "class", "images", "weight"),
-        )
+    ticks: dict[str, Any] = {"values": list(range(1, classes + 1))} if classes <= 10 else {"tickCount": 6}
+    x = alt.X(
+        "rank:Q",
+        title="class, from most to fewest training images",
+        scale=alt.Scale(domain=[1, max(classes, 2)], nice=False),
+        axis=alt.Axis(format=",d", grid=False, **ticks),
     )
-    return styled(chart, "Class weights", _counts_said(ordered))
+    point: Any = alt.OverlayMarkDef(size=22) if classes <= MARKED else False
+    tips = {"name": str(legend.get("title", "weights")), "rank": "class", "images": "images", field: field}
+    return (
+        alt.Chart(data(rows))
+        .mark_line(point=point)
+        .encode(x=x, y=y, **line_styles(list(lines), "strokeDash", **legend), tooltip=tooltips(**tips))
+    )
 
 
 def random_covering(prototypes: int = 100, draws: int | None = None, trials: int = 1000, seed: int = 0) -> Chart:
@@ -198,28 +168,21 @@ def random_covering(prototypes: int = 100, draws: int | None = None, trials: int
     keys = ("n", "simulated", "closed_form", "low", "high")
     rows = [dict(zip(keys, (int(n), *map(float, values)), strict=True)) for n, *values in columns]
     names = ["closed form", "mean of the simulation"]
-    scales = palette(names)
-    kind = alt.Color("kind:N", title=None, scale=scales["color"], sort=names)
+    kind = alt.Color("kind:N", title=None, scale=palette(names)["color"], sort=names)
     shape = alt.Shape("kind:N", title=None, scale=alt.Scale(domain=names, range=["stroke", "circle"]), sort=names)
     base = alt.Chart(data(rows)).encode(
         x=alt.X("n:Q", title="samples drawn, n", axis=alt.Axis(format=",d", tickMinStep=1)),
-        tooltip=_tooltips("n", "simulated", "closed_form", "low", "high"),
+        tooltip=tooltips(n="n", simulated="simulated", closed_form="closed form", low="low", high="high"),
     )
     shared: dict[str, Any] = {"title": "covered volume", "axis": alt.Axis(format=",~r", tickCount=5)}
     band = base.mark_area(color=GREY, opacity=0.3).encode(y=alt.Y("low:Q", **shared), y2="high:Q")
-    line = (
-        base.transform_calculate(kind=f"'{names[0]}'")
-        .mark_line()
-        .encode(y=alt.Y("closed_form:Q", **shared), color=kind)
-    )
-    points = (
-        base.transform_calculate(kind=f"'{names[1]}'")
-        .mark_point(filled=False, strokeWidth=1.3, size=28)
-        .encode(y=alt.Y("simulated:Q", **shared), color=kind, shape=shape)
-    )
+    line, points = (base.transform_calculate(kind=f"'{name}'") for name in names)
+    line = line.mark_line().encode(y=alt.Y("closed_form:Q", **shared), color=kind)
+    points = points.mark_point(filled=False, strokeWidth=1.3, size=28)
+    points = points.encode(y=alt.Y("simulated:Q", **shared), color=kind, shape=shape)
     limit = alt.Chart(data([{"N": prototypes}])).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y="N:Q")
-    said = f"N = {prototypes:,} prototypes, β = {beta_name(1 - 1 / prototypes)}; {trials:,} trials, band: 90%"
-    return styled(band + limit + line + points, "Random covering", said)
+    subtitle = f"N = {prototypes:,} prototypes, β = {round(1 - 1 / prototypes, 6)}; {trials:,} trials, band: 90%"
+    return styled(band + limit + line + points, "Random covering", subtitle)
 
 
 def _ordered(counts: Any) -> Any:
@@ -228,31 +191,21 @@ def _ordered(counts: Any) -> Any:
     return np.sort(values)[::-1]
 
 
-def _places(num_classes: int) -> list[int]:
-    """Of the classes that are drawn: of thousands, some hundreds look the same."""
-    return sorted({round(place) for place in np.linspace(0, num_classes - 1, min(num_classes, MOST)).tolist()})
-
-
 def _below_one(betas: Sequence[float]) -> list[float]:
     """Each once; 1 is a line of every figure."""
     check_beta(list(betas))
     return [beta for beta in dict.fromkeys(map(float, betas)) if beta < 1]
 
 
-def _counts_said(ordered: Any) -> str:
+def _describe(ordered: Any) -> str:
     noun = "class" if len(ordered) == 1 else "classes"
     most, fewest = int(ordered[0]), int(ordered[-1])
     return f"{len(ordered):,} {noun} of {most:,}{f' to {fewest:,}' if fewest < most else ''} images"
 
 
-def _log(low: float, high: float) -> alt.Scale:
+def log_axis(low: float, high: float) -> dict[str, Any]:
+    """Scale and axis: powers of ten and the end of the axis; where these are few, 2 and 5 times them, too."""
     # Where all values are the same, but for rounding, they are in the middle.
-    ends = [low, high] if high > 1.01 * low else [low / 2, high * 2]
-    return alt.Scale(type="log", nice=False, domain=[float(end) for end in ends])
-
-
-def _log_axis(low: float, high: float) -> alt.Axis:
-    """Powers of ten and the end of the axis; where these are few, 2 and 5 times them, too."""
     low, high = (low, high) if high > 1.01 * low else (low / 2, high * 2)
     decades = np.log10(high / low)
     steps = (1,) if decades > 2.2 else (1, 2, 5)
@@ -260,58 +213,7 @@ def _log_axis(low: float, high: float) -> alt.Axis:
     shown = [tick for tick in ticks if low <= tick <= high]
     if high >= 1 and decades > 2.2 and high > 2 * shown[-1]:
         shown.append(float(high))
-    return alt.Axis(format=",~r" if low >= 1 else "~r", values=shown)
-
-
-def _rank_axis(num_classes: int) -> alt.X:
-    ticks: dict[str, Any] = {"values": list(range(1, num_classes + 1))} if num_classes <= 10 else {"tickCount": 6}
-    return alt.X(
-        "class:Q",
-        title="class, from most to fewest training images",
-        scale=alt.Scale(domain=[1, max(num_classes, 2)], nice=False),
-        axis=alt.Axis(format=",d", grid=False, **ticks),
-    )
-
-
-def _points(num_classes: int) -> Any:
-    return alt.OverlayMarkDef(size=22) if num_classes <= MARKED else False
-
-
-def _line_styles(names: list[str], title: str | None, field: str = "line", columns: int = 0) -> dict[str, Any]:
-    """Colour and dash, with a legend unless the lines have labels at their ends."""
-    scales = palette(names)
-    labelled = title is None and not columns
-    legend = (
-        None
-        if labelled
-        else alt.Legend(title=title, columns=columns or len(names), symbolType="stroke", symbolSize=180)
-    )
     return {
-        "color": alt.Color(f"{field}:N", scale=scales["color"], sort=names, legend=legend),
-        "strokeDash": alt.StrokeDash(f"{field}:N", scale=scales["dash"], sort=names, legend=legend),
+        "scale": alt.Scale(type="log", nice=False, domain=[float(low), float(high)]),
+        "axis": alt.Axis(format=",~r" if low >= 1 else "~r", values=shown),
     }
-
-
-def _tooltips(*fields: str) -> list[alt.Tooltip]:
-    numbers = {"n": ",d", "class": ",d", "images": ",d", "term": ".4~g", "weight": ".4~g"}
-    texts = ("line", "imbalance", "β", "weights")
-    return [
-        alt.Tooltip(f"{name}:N")
-        if name in texts
-        else alt.Tooltip(f"{name}:Q", title=name.replace("_", " "), format=numbers.get(name, ",.1f"))
-        for name in fields
-    ]
-
-
-def _apart(ends: list[Row], field: str, low: float, high: float, height: float = 170, gap: float = 11) -> list[Row]:
-    """The ends of lines, highest first, moved down where their labels would touch; the axis is logarithmic."""
-    step = (high / low) ** (gap / height)
-    moved: list[Row] = []
-    for row in sorted(ends, key=lambda row: -row[field]):
-        place = min(row[field], moved[-1][field] / step) if moved else row[field]
-        moved.append({**row, field: place})
-    return moved
-
-
-def _end_labels(ends: list[Row], x: str, y: str) -> Any:
-    return alt.Chart(data(ends)).mark_text(align="left", dx=6).encode(x=f"{x}:Q", y=f"{y}:Q", text="line:N")

@@ -20,7 +20,7 @@
     const sum = (values) => values.reduce((total, value) => total + value, 0);
     const scale = normalize === "classes"
       ? counts.filter((n) => n > 0).length / sum(raw)
-      : sum(counts) / sum(counts.map((n, place) => n * raw[place]));
+      : sum(counts) / sum(counts.map((n, index) => n * raw[index]));
     return raw.map((value) => value * scale);
   }
 
@@ -69,7 +69,7 @@
     const words = text.replace(/[[\]()]/g, " ").split(/[\s,;]+/).filter(Boolean);
     const bad = words.find((word) => !isCount(word));
     if (bad !== undefined) return { problem: `A count must be a whole number, but “${bad.slice(0, 60)}” is none.` };
-    return checked(words.map((_, place) => String(place)), words.map(Number));
+    return checked(words.map((_, index) => String(index)), words.map(Number));
   }
 
   function checked(names, counts) {
@@ -91,8 +91,8 @@
   }
 
   /** An empty picture with horizontal lines at the ticks; scale maps values to heights from 0 to 1. */
-  function frame(place, height, ticks, scale) {
-    const width = Math.max(place.clientWidth, 200);
+  function frame(index, height, ticks, scale) {
+    const width = Math.max(index.clientWidth, 200);
     const box = { left: 44, right: width - 8, top: 10, bottom: height - 24 };
     const svg = node("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
     const y = (value) => box.bottom - (box.bottom - box.top) * Math.min(1, Math.max(0, scale(value)));
@@ -100,7 +100,7 @@
       svg.append(node("line", { class: "grid", x1: box.left, x2: box.right, y1: y(tick), y2: y(tick) }));
       svg.append(node("text", { x: box.left - 6, y: y(tick) + 4, "text-anchor": "end" }, short(tick)));
     }
-    place.replaceChildren(svg);
+    index.replaceChildren(svg);
     return { svg, box, y };
   }
 
@@ -111,8 +111,8 @@
     const { box, y } = picture;
     const step = (box.right - box.left) / values.length;
     const gap = step > 4 ? step * 0.15 : 0;
-    const path = values.map((value, place) => {
-      const x = box.left + place * step + gap;
+    const path = values.map((value, index) => {
+      const x = box.left + index * step + gap;
       return value > 0 ? `M${x.toFixed(2)} ${box.bottom}V${y(value).toFixed(2)}H${(x + step - 2 * gap).toFixed(2)}V${box.bottom}Z` : "";
     });
     picture.svg.append(node("path", { class: kind, d: path.join("") }));
@@ -129,13 +129,13 @@
     const power = 10 ** Math.floor(Math.log10(most / 5));
     const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => most / size <= 5.000001);
     const ticks = [];
-    for (let place = 0; place * step <= most * 1.000001; place += 1) ticks.push(Number((place * step).toPrecision(12)));
+    for (let index = 0; index * step <= most * 1.000001; index += 1) ticks.push(Number((index * step).toPrecision(12)));
     return ticks;
   }
 
   function drawNumbers(counts, effective) {
     const top = Math.ceil(Math.log10(largest(counts)) + 1e-9) || 1;
-    const ticks = Array.from({ length: top + 1 }, (_, place) => 10 ** place);
+    const ticks = Array.from({ length: top + 1 }, (_, index) => 10 ** index);
     // Half a decade below 1, so that a class of one image has a bar.
     const picture = frame(get("numbers-chart"), 190, ticks, (value) => (Math.log10(value) + 0.5) / (top + 0.5));
     bars(picture, counts, "images");
@@ -152,7 +152,7 @@
     ends(picture, "most frequent", "rarest");
   }
 
-  const PROBABILITIES = Array.from({ length: 200 }, (_, place) => (place + 1) / 200);
+  const PROBABILITIES = Array.from({ length: 200 }, (_, index) => (index + 1) / 200);
 
   function drawLoss(curves) {
     const most = Math.max(largest(curves.map(([, , loss]) => loss(0.1))), 0.5) * 1.15;
@@ -234,9 +234,9 @@
     say(`${counts.length} classes, ${total} images, imbalance ${digits(most / least)}.` + (absent ? ` ${absent} without images: weight 0.` : ""));
     const effective = counts.map((n) => effectiveNumber(n, beta));
     const weights = classWeights(counts, beta, normalize);
-    const order = counts.map((_, place) => place).sort((a, b) => counts[b] - counts[a]);
-    drawNumbers(order.map((place) => counts[place]), order.map((place) => effective[place]));
-    drawWeights(order.map((place) => weights[place]));
+    const order = counts.map((_, index) => index).sort((a, b) => counts[b] - counts[a]);
+    drawNumbers(order.map((index) => counts[index]), order.map((index) => effective[index]));
+    drawWeights(order.map((index) => weights[index]));
     const [frequent, rare] = [weights[counts.indexOf(most)], weights[counts.indexOf(least)]];
     const curves = [
       ["entropy", "cross-entropy", (p) => focal(p, 0)],
@@ -246,7 +246,7 @@
     ];
     drawLoss(curves);
     fill("loss-table", curves.map(([, name, loss]) => [name, loss(0.1), loss(0.5), loss(0.9)]));
-    fill("weights-table", counts.slice(0, MOST_ROWS).map((n, place) => [names[place], n, effective[place], weights[place]]));
+    fill("weights-table", counts.slice(0, MOST_ROWS).map((n, index) => [names[index], n, effective[index], weights[index]]));
     get("weights-more").textContent = counts.length > MOST_ROWS ? `${(counts.length - MOST_ROWS).toLocaleString("en")} more classes are not listed; the line of Python has them all.` : "";
     get("python").textContent = python(counts, beta, normalize);
     get("copied").textContent = "";
@@ -309,11 +309,11 @@
 
   const line = (name, n) => `${name.replace(/\s+/g, " ")},${n}`;
   const own = new Option("your own", "");
-  get("preset").append(own, ...presets.map((preset, place) => new Option(preset.name, String(place))));
+  get("preset").append(own, ...presets.map((preset, index) => new Option(preset.name, String(index))));
   function take() {
     const preset = presets[Number(get("preset").value)];
     if (get("preset").value === "") return;
-    get("counts").value = preset.names ? preset.names.map((name, place) => line(name, preset.counts[place])).join("\n") : preset.counts.join(", ");
+    get("counts").value = preset.names ? preset.names.map((name, index) => line(name, preset.counts[index])).join("\n") : preset.counts.join(", ");
     show();
   }
   get("preset").addEventListener("change", take);

@@ -1,0 +1,225 @@
+"""Frozen features beside a bare loop, heads, and from a folder to the report: ``python -m benchmarks.features``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.measure import circumstances, described
+from longtail.lab.config import DataConfig, RunOptions, with_fields
+from longtail.lab.data.loaders import available_cores
+from longtail.lab.data.views import ImageViews
+from longtail.lab.models.features import BATCH_SIZE, Extractor, clear_features, compute_features
+from longtail.lab.recipes import linear_probe
+from longtail.lab.training import RunFolder, open_data, train
+from longtail.lab.training.build import build_network
+from longtail.lab.training.frozen import FrozenBackbone
+
+Result = dict[str, Any]
+
+PRECISIONS = ("32-true", "bf16-mixed")
+
+
+def main() -> None:
+    """Measure, then write ``features.json`` and ``features.md``."""
+    parser = argparse.ArgumentParser(description="Frozen features, heads, and from a folder to the report.")
+    parser.add_argument("--output", type=Path, default=Path("results/bench"), help="folder of features.json and .md")
+    parser.add_argument("--photos", type=Path, help="a folder of photographs; by default, 8,677 images are generated")
+    parser.add_argument("--quick", action="store_true", help="short, to try it out")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+        photos = options.photos or generated(folder / "photos", *((4, 20) if options.quick else (101, 8677)))
+        results: Result = {
+            "settings": circumstances("timm", "pillow"),
+            "photos": str(photos.name) if options.photos else "generated",
+            "features": features(photos, 64 if options.quick else 512, 1 if options.quick else 5),
+        }
+        results |= whole(photos, folder, options.quick)
+        results["head"] = head(photos, folder, 1 if options.quick else 3)
+    text = report(results)
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "features.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    (options.output / "features.md").write_text(text)
+    print(text, end="")
+
+
+def generated(folder: Path, classes: int, images: int) -> Path:
+    """JPEGs of the size of photographs, of which each class has a colour and a texture, long-tailed."""
+    draw = np.random.default_rng(0)
+    sizes = np.maximum(6, images * np.exp(-np.arange(classes) / (classes / 4)) * 4 / classes).astype(int)
+    rows, columns = np.mgrid[0:200, 0:300]
+    for label, size in enumerate(sizes):
+        (folder / f"{label:03}").mkdir(parents=True)
+        for number in range(size):
+            waves = np.sin((rows * np.cos(label) + columns * np.sin(label)) / (3 + label % 7) + draw.uniform(0, 6))
+            colour = draw.normal([40 * (label % 5), 25 * (label % 9), 15 * (label % 13)], 20)
+            pixels = 90 + colour + 60 * waves[..., None] + draw.normal(0, 25, (200, 300, 1))
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{label:03}" / f"{number}.jpg")
+    return folder
+
+
+def features(photos: Path, images: int, repeats: int) -> Result:
+    """Images per second of features beside a bare loop, the best of interleaved repetitions."""
+    found: Result = {"images": images}
+    for precision in PRECISIONS:
+        config = with_fields(linear_probe(DataConfig(name=str(photos))), {"precision": precision})
+        dataset, _, config = open_data(config)
+        views = ImageViews(dataset, dataset.train.subset(np.arange(len(dataset.train))[:images]))
+        extract, requests = Extractor(build_network(config, dataset), views, precision), views.requests()
+        cores, speeds = available_cores(), {"bare": 0.0, "cached": 0.0}
+        for _ in range(repeats):
+            began = time.perf_counter()
+            _bare(extract, views, requests, cores)
+            speeds["bare"] = max(speeds["bare"], len(requests) / (time.perf_counter() - began))
+            clear_features()
+            backbone = FrozenBackbone(config, dataset, extract.network)
+            began = time.perf_counter()
+            backbone.compute([(views.images, 0)])
+            speeds["cached"] = max(speeds["cached"], len(requests) / (time.perf_counter() - began))
+            _forget()
+        began = time.perf_counter()
+        for _ in compute_features(extract, views, requests[: images // 4], workers=0):
+            pass
+        speeds["one_process"] = (images // 4) / (time.perf_counter() - began)
+        found[precision] = speeds | {"ratio": speeds["cached"] / speeds["bare"]}
+    return found
+
+
+def _forget() -> None:
+    from longtail.lab.training import frozen
+
+    frozen._stores.clear()
+
+
+def _bare(extract: Extractor, views: ImageViews, requests: Sequence[Any], processes: int) -> None:
+    """The shortest loop that does the work: each process reads its share and computes, on one thread."""
+    context = multiprocessing.get_context("fork")
+    started = [
+        context.Process(target=_loop, args=(extract, views, requests[number::processes])) for number in range(processes)
+    ]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+        assert process.exitcode == 0
+
+
+def _loop(extract: Extractor, views: ImageViews, requests: Sequence[Any]) -> None:
+    torch.set_num_threads(1)
+    for first in range(0, len(requests), BATCH_SIZE):
+        extract(torch.stack([views[request] for request in requests[first : first + BATCH_SIZE]]))
+
+
+def head(photos: Path, folder: Path, repeats: int) -> Result:
+    """Seconds of a linear probe of 30 epochs beside a bare loop on the same features, on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    dataset, _, config = open_data(linear_probe(DataConfig(name=str(photos))))
+    backbone = FrozenBackbone(config, dataset)
+    backbone.compute()
+    rows, labels = backbone.features(dataset.train)[:, 0], dataset.train.labels
+    seconds = {"bare": float("inf"), "train": float("inf")}
+    for seed in range(repeats):
+        began = time.perf_counter()
+        _bare_head(rows, labels, len(dataset.classes))
+        seconds["bare"] = min(seconds["bare"], time.perf_counter() - began)
+        run = with_fields(config, {"seed": seed + 1})
+        began = time.perf_counter()
+        path = train(run, RunOptions(runs=folder / "heads", accelerator="cpu"))
+        whole_run = time.perf_counter() - began
+        result = RunFolder(path).result()
+        assert result is not None
+        if result["seconds"] < seconds["train"]:
+            seconds |= {"train": result["seconds"], "with_start_and_end": whole_run}
+    torch.set_num_threads(threads)
+    return {"images": len(rows), "size": rows.shape[1], "classes": len(dataset.classes), **seconds}
+
+
+def _bare_head(rows: torch.Tensor, labels: torch.Tensor, classes: int, epochs: int = 30) -> None:
+    layer = nn.Linear(rows.shape[1], classes)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+    for _ in range(epochs):
+        for chosen in torch.randperm(len(rows)).split(128):
+            F.cross_entropy(layer(rows[chosen]), labels[chosen]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        schedule.step()
+
+
+def whole(photos: Path, folder: Path, quick: bool) -> Result:
+    """Wall time of the commands: from a folder to the report, and a search of all candidates from the cache."""
+    small = ["--losses", "softmax", "logit_adjusted", "--betas", "0.9", "--folds", "2"] if quick else []
+
+    def run(*words: str) -> float:
+        began = time.perf_counter()
+        command = [sys.executable, "-m", "longtail.lab", *words]
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        return time.perf_counter() - began
+
+    path = str(photos.absolute())
+    clear_features()
+    first = run("tune", "--data", path, "--runs", "runs", *small)
+    page = run("report", "runs", "-o", "report.html")
+    cached = run("tune", "--data", path, "--runs", "again", "--no-prune", *small)
+    found = [json.loads(file.read_text()) for file in (folder / "again" / "tune").glob("*/result.json")]
+    return {
+        "whole": {"tune": first, "report": page, "seconds": first + page},
+        "tune": {"seconds": cached, "runs": found[0]["runs"], "candidates": len(found[0]["candidates"])},
+    }
+
+
+def report(results: Result) -> str:
+    """The same for people."""
+    speeds, layer, search = results["features"], results["head"], results["tune"]
+    rows = [
+        f"| {name} | {speeds[name]['bare']:.0f} | {speeds[name]['cached']:.0f} | {speeds[name]['ratio']:.2f} | "
+        f"{speeds[name]['one_process']:.0f} |"
+        for name in PRECISIONS
+    ]
+    return "\n".join(
+        [
+            "# Frozen features",
+            "",
+            described(results["settings"]),
+            "",
+            f"Features of EfficientNet-Lite0, images per second over {speeds['images']} photographs of 224 pixels,",
+            "channels last. The bare loop reads and computes in one process for each core and keeps nothing.",
+            "",
+            "| precision | bare loop | cached | ratio | one process, all threads |",
+            "|---|---:|---:|---:|---:|",
+            *rows,
+            "",
+            f"A linear probe, 30 epochs on {layer['images']:,} × {layer['size']:,} features and {layer['classes']} "
+            "classes, on one thread:",
+            f"{layer['train']:.2f} s with a test after each epoch ({layer['with_start_and_end']:.2f} s with start and "
+            f"end); a bare loop takes {layer['bare']:.2f} s.",
+            "",
+            f"`longtail tune` of {search['candidates']} candidates from the cache, {search['runs']} runs without "
+            f"pruning: {search['seconds']:.0f} s.",
+            "",
+            f"From a folder of photographs to the report, nothing cached: {results['whole']['seconds']:.0f} s.",
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Output that needs neither rich nor tyro: what commands print to standard output for programs, and plain tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from longtail.lab.cli.escape import ACTS_ON_TERMINAL, escaped
+
+__all__ = [
+    "largest_and_rarest",
+    "left_out_line",
+    "print_csv",
+    "print_json",
+    "print_line",
+    "print_table",
+    "whole_numbers",
+]
+
+WIDEST = 64
+"""Columns of a class name; the rest is cut off."""
+
+
+def whole_numbers(texts: Sequence[str], source: str) -> list[int]:
+    """Counts that a person wrote; ``source`` says where."""
+    for text in texts:
+        if not text.strip().isdecimal() or len(text.strip()) > 15:
+            raise ValueError(f"{source}: a count must be a whole number, got {text.strip()[:30]!r}")
+    return [int(text) for text in texts]
+
+
+def print_json(content: Any) -> None:
+    """For programs: every name as it is, with JSON's own escapes."""
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    sys.stdout.write(
+        ACTS_ON_TERMINAL.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+    )
+
+
+def print_csv(rows: Iterable[Sequence[object]]) -> None:
+    """For people and programs, row by row; control characters are escaped, as in all that people read."""
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    for row in rows:
+        table.writerow([escaped(str(cell)) for cell in row])
+
+
+def print_line(text: str = "") -> None:
+    """A line for people; control characters are escaped."""
+    sys.stdout.write(escaped(text) + "\n")
+
+
+def largest_and_rarest(
+    classes: Sequence[dict[str, Any]], images: str, most: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """All classes and none; of more than ``most``, half of that many of the largest, and as many of the rarest."""
+    if len(classes) <= most:
+        return list(classes), []
+    by_size = sorted(classes, key=lambda row: row[images], reverse=True)
+    return by_size[: most // 2], by_size[-(most // 2) :]
+
+
+def left_out_line(classes: Sequence[object], most: int) -> str:
+    """What a table says below itself where it does not show all classes."""
+    half = most // 2
+    left_out = f"{len(classes) - 2 * half:,}"
+    return f"the {half} largest and the {half} rarest classes; {left_out} more are left out: --json has all"
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns of text: names to the left, numbers to the right; control characters are escaped."""
+    lines = [[_cut(escaped(name)), *numbers] for name, *numbers in (heads, *rows)]
+    columns = max(map(len, lines))
+    lines = [[*line, *[""] * (columns - len(line))] for line in lines]
+    widths = [max(_width(line[column]) for line in lines) for column in range(columns)]
+    for name, *numbers in lines:
+        cells = [name + " " * (widths[0] - _width(name))]
+        cells += [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
+        print_line("  ".join(cells).rstrip())
+
+
+def _width(text: str) -> int:
+    """Columns that a terminal gives a text: two for each wide character, none for an accent."""
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
+
+
+def _cut(text: str) -> str:
+    if _width(text) <= WIDEST:
+        return text
+    while _width(text) >= WIDEST:
+        text = text[: -max(1, (_width(text) - WIDEST) // 2)]
+    return text + "…"

@@ -1,0 +1,166 @@
+"""Views of images for a frozen network: the crop of evaluation, and augmented ones that are the same every time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images, InMemoryImages, InputSpec
+from longtail.lab.data.decode import random_box, read_centre_crop, read_crop, resize
+from longtail.lab.data.errors import DataError
+from longtail.lab.files import Cache
+
+__all__ = ["ImageViews", "ViewRequest", "content_digests"]
+
+RACY_NANOSECONDS = 2_000_000_000
+"""A file that was written so shortly before it was hashed may be written again without a change of its time."""
+
+
+class ViewRequest(NamedTuple):
+    """One view of one image.
+
+    Example:
+        >>> ViewRequest(image=3, view=0, digest=b"").view
+        0
+    """
+
+    image: int
+    """Its index."""
+    view: int
+    """0 is the crop of evaluation; the others are augmented."""
+    digest: bytes
+    """SHA-256 of the image's content, from which an augmented view is drawn."""
+
+
+def content_digests(images: Images) -> list[bytes]:
+    """SHA-256 of the content of each image: of its file, or of its pixels.
+
+    A file whose size and time of modification have not changed since it was last hashed is not read again.
+
+    Example:
+        >>> images = InMemoryImages(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0, 1])
+        >>> len(set(content_digests(images))), content_digests(images)[0].hex()[:8]
+        (1, 'f5a5fd42')
+    """
+    if isinstance(images, InMemoryImages):
+        return [hashlib.sha256(pixels).digest() for pixels in images.images.contiguous().numpy()]
+    return _file_digests(images)
+
+
+def _file_digests(files: ImageFiles) -> list[bytes]:
+    cache = Cache("digests", files.root)
+    known: dict[str, list[Any]] = cache.load()
+    found, changed = [], False
+    for index in range(len(files)):
+        path, name = files.path(index), os.fsdecode(bytes(files.paths[index]))
+        try:
+            now = time.time_ns()
+            status = path.stat()
+            stamp = [status.st_size, status.st_mtime_ns]
+            entry = known.get(name)
+            if entry is not None and entry[:2] == stamp:
+                found.append(bytes.fromhex(entry[2]))
+                continue
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256")
+        except OSError as error:
+            raise DataError(f"{path} is no readable image: {error.strerror}") from None
+        found.append(digest.digest())
+        if now - status.st_mtime_ns > RACY_NANOSECONDS:
+            known[name], changed = [*stamp, digest.hexdigest()], True
+    if changed:
+        cache.save(known)
+    return found
+
+
+class ImageViews(Dataset[Any]):
+    """Reads views of images, one by one, as a network takes them; a broken file is returned as its error.
+
+    An augmented view is a pure function of its number and the image's content: a random part of a photograph, or a
+    random crop of a padded image in memory, mirrored or not where a mirrored image still shows its class.
+
+    Args:
+        dataset: how its images are scaled, cropped and normalised.
+        images: some of its images.
+
+    Example:
+        >>> from longtail.lab.data import open_dataset
+        >>> digits = open_dataset("digits")
+        >>> views = ImageViews(digits, digits.train)
+        >>> first, again, _ = views.requests(views=2)[:3]
+        >>> views[first].shape, (first.view, again.view), views[again].equal(views[again])
+        (torch.Size([1, 8, 8]), (0, 1), True)
+    """
+
+    def __init__(self, dataset: ImageDataset, images: Images) -> None:
+        self.images, self.flip, self.pad = images, dataset.flip, dataset.pad
+        self.input_size, self.interpolation = dataset.input_size, dataset.interpolation
+        self.crop_fraction, self.mean, self.std = dataset.crop_fraction, dataset.mean, dataset.std
+
+    @property
+    def transform(self) -> dict[str, Any]:
+        """All that the crop of evaluation depends on beside the image."""
+        names = ("input_size", "interpolation", "crop_fraction", "mean", "std")
+        kind = "files" if isinstance(self.images, ImageFiles) else "memory"
+        return {"images": kind} | {name: getattr(self, name) for name in names}
+
+    def requests(self, views: int = 0) -> list[ViewRequest]:
+        """Each image in each of its views, image by image: the crop of evaluation, and ``views`` augmented ones."""
+        digests = content_digests(self.images)
+        return [ViewRequest(index, view, digest) for index, digest in enumerate(digests) for view in range(views + 1)]
+
+    def key(self, request: ViewRequest) -> bytes:
+        """What a view depends on beside the transform: 32 bytes."""
+        if not request.view:
+            return request.digest
+        augmentation = f" view {request.view} flip {self.flip} pad {self.pad}"
+        return hashlib.sha256(request.digest + augmentation.encode()).digest()
+
+    def __getitem__(self, request: ViewRequest) -> Tensor | DataError:
+        draw = random.Random(self.key(request)) if request.view else None
+        mirror = draw is not None and self.flip and draw.random() < 0.5
+        try:
+            if isinstance(self.images, ImageFiles):
+                return self._from_file(request.image, draw, mirror)
+        except DataError as error:
+            return error
+        return self._from_memory(request.image, draw, mirror)
+
+    def _from_file(self, index: int, draw: random.Random | None, mirror: bool) -> Tensor:
+        assert isinstance(self.images, ImageFiles)
+        path, size = self.images.path(index), self.input_size or InputSpec.input_size
+        if draw is None:
+            return read_centre_crop(path, size, self.interpolation, self.crop_fraction)
+        return read_crop(path, size, lambda width, height: random_box(width, height, draw), mirror, self.interpolation)
+
+    def _from_memory(self, index: int, draw: random.Random | None, mirror: bool) -> Tensor:
+        assert isinstance(self.images, InMemoryImages)
+        pixels = self.images.images[index]
+        if draw is not None:
+            top, left = draw.randint(0, 2 * self.pad), draw.randint(0, 2 * self.pad)
+            _, height, width = pixels.shape
+            pixels = F.pad(pixels, (self.pad,) * 4)[:, top : top + height, left : left + width]
+            pixels = pixels.flip(2) if mirror else pixels
+        if self.input_size is None:
+            return pixels
+        return resize(pixels[None], self.input_size, self.interpolation)[0].expand(len(self.mean), -1, -1)
+
+    def stack(self, items: Sequence[Tensor | DataError]) -> Tensor | DataError:
+        """A batch of uint8 pixels; the first error among them instead, for the main process to raise."""
+        errors = [item for item in items if isinstance(item, DataError)]
+        return errors[0] if errors else torch.stack([item for item in items if isinstance(item, Tensor)])
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """uint8 pixels → (x - mean) / std in float32, the channels of a pixel side by side."""
+        mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (self.mean, self.std))
+        values = pixels.to(torch.float32, memory_format=torch.channels_last)
+        return values.sub_(mean).div_(std)

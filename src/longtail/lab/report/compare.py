@@ -1,0 +1,311 @@
+"""What the page says of an experiment: methods side by side, how sure a difference is, and what to try next."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from longtail.lab.config import ConfigError
+from longtail.lab.experiments.results import run_folder_of
+from longtail.lab.report.figures.runs import compared
+from longtail.lab.training.metrics import NORMAL_QUANTILE, balanced_accuracy_error
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from longtail.lab.report.content import Group
+
+__all__ = ["Difference", "Method", "Verdict", "difference", "find_methods", "find_verdict"]
+
+FEW_IMAGES = 10
+"""Fewer test images of a class say little about its recall."""
+
+ENOUGH_SEEDS = 3
+NAMED = 3
+"""Classes that are named in the verdict."""
+
+MOST_PAIRS = 2000
+"""Cells of a confusion matrix off its diagonal, the largest first, so that a page of many classes stays small."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """A loss, sampling or head, over all of its seeds.
+
+    Args:
+        name: for people.
+        runs: ids of its runs.
+        accuracy: balanced accuracy by seed.
+        recall: of each class, mean over seeds; empty where it is not known.
+        tested: test images of each class, where the runs kept their confusion matrix.
+        predicted: test images that were predicted as each class, mean over seeds.
+        confused: class, other class and how many images were taken for it, mean over seeds; the most first.
+        mistakes: image, class, predicted class and confidence of the first seed.
+        is_adjusted: whether it changes the head of another run.
+    """
+
+    name: str
+    runs: list[str]
+    accuracy: dict[int, float]
+    recall: list[float | None] = field(default_factory=list)
+    tested: list[int] = field(default_factory=list)
+    predicted: list[float] = field(default_factory=list)
+    confused: list[tuple[int, int, float]] = field(default_factory=list)
+    mistakes: list[list[float]] = field(default_factory=list)
+    is_adjusted: bool = False
+
+    @property
+    def mean(self) -> float:
+        """Balanced accuracy, mean over seeds."""
+        return sum(self.accuracy.values()) / len(self.accuracy)
+
+    @property
+    def error(self) -> float | None:
+        """Standard error of the balanced accuracy by the number of test images, where it is known."""
+        known = [index for index, images in enumerate(self.tested) if images and self.recall[index] is not None]
+        if not known:
+            return None
+        recall, tested = (np.array([values[index] for index in known]) for values in (self.recall, self.tested))
+        return balanced_accuracy_error(recall.astype(np.float64), tested.astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of two balanced accuracies, and its 95% interval: the wider one of those over seeds and over test images."""
+
+    value: float
+    radius: float | None
+    by: str
+    """What limits it: seeds, or test images."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves no doubt about the sign."""
+        return self.radius is not None and abs(self.value) > self.radius
+
+    @property
+    def text(self) -> str:
+        """In percentage points."""
+        if self.radius is None:
+            return f"{_points(self.value)} points (no interval: one seed)"
+        low, high = _points(self.value - self.radius), _points(self.value + self.radius)
+        return f"{_points(self.value)} points (95% interval {low} to {high}, from the {self.by})"
+
+    @property
+    def interval(self) -> str:
+        """In brackets, for tables."""
+        if self.radius is None:
+            return ""
+        return f"[{_points(self.value - self.radius)}, {_points(self.value + self.radius)}]"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an experiment says, in sentences; ``next_steps`` has a reason and its commands each."""
+
+    summary: list[str]
+    gains: list[str]
+    losses: list[str]
+    warnings: list[str]
+    next_steps: list[tuple[str, list[str]]]
+
+
+def find_methods(group: Group, folder: Path) -> list[Method]:
+    """The methods of an experiment, in the order of tables: an adjusted head follows the run that it is of."""
+    parts = group.frame.groupby("method", sort=False)
+    return [_method(str(name), part, len(group.classes), folder) for name, part in parts]
+
+
+def _method(name: str, part: DataFrame, classes: int, folder: Path) -> Method:
+    rows = part.to_dict("records")
+    accuracy = {int(row["seed"]): float(row["balanced_accuracy"]) for row in rows}
+    adjusted = bool(part["adjustment"].notna().any())
+    finals = [final for row in rows if len((final := _final(row, folder)).get("recall") or []) == classes]
+    if not classes or not finals:
+        return Method(name, part["run_id"].tolist(), accuracy, is_adjusted=adjusted)
+    recalls = np.array([final["recall"] for final in finals], dtype=np.float64).mean(axis=0)
+    recall = [None if math.isnan(value) else round(value, 4) for value in recalls.tolist()]
+    made = {"name": name, "runs": part["run_id"].tolist(), "accuracy": accuracy, "is_adjusted": adjusted}
+    matrices = [final["confusion"] for final in finals if final.get("confusion")]
+    if len(matrices) < len(finals):
+        return Method(**made, recall=recall)
+    cells: dict[tuple[int, int], float] = {}
+    for label, predicted, images in (cell for matrix in matrices for cell in matrix):
+        cells[label, predicted] = cells.get((label, predicted), 0) + images / len(matrices)
+    tested, taken = np.zeros(classes), np.zeros(classes)
+    for (label, predicted), images in cells.items():
+        tested[label] += images
+        taken[predicted] += images
+    wrong = [(label, predicted, round(images, 2)) for (label, predicted), images in cells.items() if label != predicted]
+    return Method(
+        **made,
+        recall=recall,
+        tested=tested.round().astype(int).tolist(),
+        predicted=taken.round(2).tolist(),
+        confused=sorted(wrong, key=lambda cell: (-cell[2], cell[:2]))[:MOST_PAIRS],
+        mistakes=finals[0].get("mistakes") or [],
+    )
+
+
+def _final(row: Row, folder: Path) -> Row:
+    """All metrics of a run or an adjustment."""
+    run = run_folder_of(folder, row["run_id"])
+    try:
+        found = run.result() if not isinstance(row["adjustment"], str) else run.adjustment(row["adjustment"])
+    except ConfigError:
+        return {}
+    final: Row = (found or {}).get("final", {})
+    return final
+
+
+def difference(baseline: Method, candidate: Method) -> Difference:
+    """How much better the candidate is, and how sure that is.
+
+    Over seeds: Student's t interval of the differences, paired by seed. Over test images: both balanced accuracies as
+    independent, which is cautious, as both saw the same images.
+
+    Example:
+        >>> plain, other = Method("a", [], {0: 0.8, 1: 0.82}), Method("b", [], {0: 0.9, 1: 0.92})
+        >>> difference(plain, other).text
+        '+10.0 points (95% interval +10.0 to +10.0, from the 2 seeds)'
+    """
+    from scipy.special import stdtrit  # and not scipy.stats, which is slow to import
+
+    value = candidate.mean - baseline.mean
+    pairs = [
+        candidate.accuracy[seed] - baseline.accuracy[seed] for seed in baseline.accuracy.keys() & candidate.accuracy
+    ]
+    radii: list[tuple[float, str]] = []
+    if len(pairs) > 1:
+        value = float(np.mean(pairs))
+        t = float(stdtrit(len(pairs) - 1, 0.975))
+        radii.append((t * float(np.std(pairs, ddof=1)) / len(pairs) ** 0.5, f"{len(pairs)} seeds"))
+    if baseline.error is not None and candidate.error is not None:
+        radii.append((NORMAL_QUANTILE * math.hypot(baseline.error, candidate.error), "number of test images"))
+    radius, by = max(radii, default=(None, ""))
+    return Difference(value, radius, by)
+
+
+def find_verdict(group: Group, methods: list[Method], folder: Path) -> Verdict:
+    """The answer to: which method, how sure, for which classes, and what now?"""
+    by_name = {method.name: method for method in methods}
+    best = max(methods, key=lambda method: method.mean)
+    baseline = by_name[str(compared(group.frame)["method"].iloc[0])]
+    others = sorted((method for method in methods if method is not best), key=lambda method: -method.mean)
+    summary = [f"{best.name} has the highest balanced accuracy: {_share(best)}."]
+    gains: list[str] = []
+    losses: list[str] = []
+    if others:
+        rival = others[0] if best is baseline else baseline
+        lead = difference(rival, best)
+        noun = "next best method" if best is baseline else "baseline"
+        clear = "a clear difference" if lead.is_clear else "too close to call"
+        summary.append(f"Against the {noun} ({rival.name}, {_percent(rival.mean)}): {lead.text}: {clear}.")
+        close = [method.name for method in others if method is not rival and not difference(method, best).is_clear]
+        if close:
+            more = f" and {len(close) - NAMED} more" if len(close) > NAMED else ""
+            summary.append(f"Not clearly worse than the best: {'; '.join(close[:NAMED])}{more}.")
+        gains, losses = _changes(group, rival, best)
+    return Verdict(
+        summary, gains, losses, _warnings(group, methods, best), _next_steps(methods, best, baseline, folder)
+    )
+
+
+def _share(method: Method) -> str:
+    seeds = len(method.accuracy)
+    over = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
+    if method.error is None:
+        return f"{_percent(method.mean)} ({over})"
+    radius = NORMAL_QUANTILE * method.error
+    low, high = max(method.mean - radius, 0.0), min(method.mean + radius, 1.0)
+    return f"{_percent(method.mean)} (95% interval {_percent(low)} to {_percent(high)}, {over})"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", "−")
+
+
+def _changes(group: Group, before: Method, after: Method) -> tuple[list[str], list[str]]:
+    """The classes that gain most, and those that lose most."""
+    if not before.recall or not after.recall:
+        return [], []
+    rows = [
+        (new - old, f"{name} ({count:,} training images): {_percent(old)} → {_percent(new)}")
+        for name, count, old, new in zip(group.classes, group.counts, before.recall, after.recall, strict=True)
+        if old is not None and new is not None
+    ]
+    rows.sort(key=lambda row: row[0])
+    losses = [text for change, text in rows[:NAMED] if change < -0.0005]
+    return [text for change, text in reversed(rows[-NAMED:]) if change > 0.0005], losses
+
+
+def _warnings(group: Group, methods: list[Method], best: Method) -> list[str]:
+    """Where the evidence is thin."""
+    found = []
+    if len(methods) == 1:
+        found.append("There is one method only: nothing to compare it with.")
+    few = [method.name for method in methods if len(method.accuracy) == 1]
+    if few:
+        which = "All methods have" if len(few) == len(methods) else f"{len(few)} of {len(methods)} methods have"
+        found.append(f"{which} one seed only: another seed can change their order.")
+    thin = [index for index, images in enumerate(best.tested) if images < FEW_IMAGES]
+    if thin:
+        rare = sorted(thin, key=lambda index: best.tested[index])[:NAMED]
+        named = ", ".join(f"{group.classes[index]} ({best.tested[index]})" for index in rare)
+        noun = "class has" if len(thin) == 1 else "classes have"
+        found.append(f"{len(thin)} {noun} fewer than {FEW_IMAGES} test images, such as {named}: see their intervals.")
+    if len(methods) > 2:
+        found.append(
+            f"The best of {len(methods)} methods was picked on the test images themselves, which flatters it a little; "
+            "longtail tune picks by cross-validation."
+        )
+    return found
+
+
+def _next_steps(methods: list[Method], best: Method, baseline: Method, folder: Path) -> list[tuple[str, list[str]]]:
+    """Commands; the first step matters most."""
+
+    def path(method: Method) -> Path:
+        return run_folder_of(folder, method.runs[0]).path
+
+    runs = folder if (folder / best.runs[0]).is_dir() else folder.parent
+    steps: list[tuple[str, list[str]]] = []
+    if len(methods) == 1:
+        command = _command("train", config=path(best), loss="logit_adjusted", runs=runs)
+        steps.append(("Compare it with balanced softmax, which corrects for the class prior:", [command]))
+    trained = [method for method in dict.fromkeys((best, baseline)) if not method.is_adjusted]
+    commands = [
+        _command("train", config=path(method), seed=seed, runs=runs)
+        for method in trained
+        for seed in [seed for seed in range(ENOUGH_SEEDS) if seed not in method.accuracy][
+            : ENOUGH_SEEDS - len(method.accuracy)
+        ]
+    ]
+    if commands and len(methods) > 1:
+        steps.append(("Train more seeds, so that the difference has an interval over seeds:", commands))
+    if not any(method.is_adjusted for method in methods):
+        command = _command("adjust", path(baseline), method="logit_adjustment")
+        steps.append((f"Adjust the head of {baseline.name} for rare classes, which trains nothing:", [command]))
+    if not (runs / "tune").is_dir() and not best.is_adjusted:
+        command = _command("tune", config=path(best), runs=runs)
+        steps.append(("Let cross-validation choose the loss, β and γ:", [command]))
+    if not steps:
+        steps.append(("Look at each class of the best run:", [_command("evaluate", path(best))]))
+    return steps[:2]
+
+
+def _command(*words: object, **options: object) -> str:
+    """A command by its words and options, for a shell."""
+    named = [word for name, value in options.items() for word in (f"--{name}", value)]
+    return shlex.join(["longtail", *map(str, [*words, *named])])

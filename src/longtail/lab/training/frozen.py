@@ -1,0 +1,314 @@
+"""A frozen backbone: its features, computed once, and the head that is trained on them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from longtail.heads import NormedLinear, init_classifier_bias_
+from longtail.lab.config import RunConfig
+from longtail.lab.data import ImageDataset
+from longtail.lab.data.dataset import Images
+from longtail.lab.data.loaders import available_cores
+from longtail.lab.data.views import ImageViews, ViewRequest
+from longtail.lab.models import feature_size, replace_classifier
+from longtail.lab.models.features import (
+    Extractor,
+    FeatureStore,
+    backbone_sha256,
+    feature_identity,
+    store_features,
+)
+from longtail.lab.training.build import build_network
+from longtail.lab.training.cost import duration
+from longtail.lab.training.display import LINE_SECONDS
+from longtail.lab.training.errors import Interrupted
+from longtail.lab.training.state import stop_signals
+
+__all__ = ["FrozenBackbone", "Head", "MissingViews", "attach_head", "build_head"]
+
+POLL_SECONDS = 0.2
+SETTLED_SECONDS = 2.0
+"""After which the speed is known well enough to say how long the rest takes."""
+STORES = 2
+"""Stores that stay in memory: a worker process trains many runs on the same images."""
+
+_stores: dict[tuple[object, ...], FeatureStore] = {}
+
+
+class MissingViews(NamedTuple):
+    """Views of images whose features are not in the cache."""
+
+    views: ImageViews
+    requests: list[ViewRequest]
+
+
+class FrozenBackbone:
+    """The backbone of a run, whose features are computed once for each image and kept in the user's cache folder.
+
+    Args:
+        config: of the run.
+        dataset: its images, as the backbone takes them.
+        network: with its weights; by default it is built when it is first needed.
+
+    Example:
+        >>> from longtail.lab.training import open_data
+        >>> dataset, _, config = open_data(config)  # doctest: +SKIP
+        >>> FrozenBackbone(config, dataset).features(dataset.train).shape  # doctest: +SKIP
+        torch.Size([6941, 1, 1280])
+    """
+
+    def __init__(self, config: RunConfig, dataset: ImageDataset, network: nn.Module | None = None) -> None:
+        self.config, self.dataset, self._network = config, dataset, network
+        self.store = self._open_store()
+
+    def _open_store(self) -> FeatureStore:
+        transform = ImageViews(self.dataset, self.dataset.train).transform
+        key = (self.config.model, self.config.precision, json.dumps(transform))
+        if key not in _stores:
+            identity = feature_identity(
+                self.config.model.name, backbone_sha256(self.network), transform, self.config.precision
+            )
+            while len(_stores) >= STORES:
+                del _stores[next(iter(_stores))]
+            _stores[key] = FeatureStore(identity)
+        return _stores[key]
+
+    @property
+    def network(self) -> nn.Module:
+        """With its weights; built when it is first needed."""
+        if self._network is None:
+            self._network = build_network(self.config, self.dataset)
+        return self._network
+
+    def with_head(self, head: nn.Module) -> nn.Module:
+        """The whole network, with a head that was trained on its features."""
+        assert isinstance(head, Head)
+        attach_head(self.network, head, self.config)
+        return self.network
+
+    def features(self, images: Images, views: int = 0) -> Tensor:
+        """Features of images that are in the cache, as the head sees them: shape (N, 1 + views, D)."""
+        requested = ImageViews(self.dataset, images)
+        rows = self.store.take([requested.key(request) for request in requested.requests(views)])
+        if self.config.model.normalize_features:
+            rows = F.normalize(rows)
+        return rows.view(len(images), views + 1, -1)
+
+    def splits(self) -> list[tuple[Images, int]]:
+        """All images of the run, each with its number of augmented views."""
+        validation = self.dataset.validation
+        held_out: list[tuple[Images, int]] = [] if validation is None else [(validation, 0)]
+        return [(self.dataset.train, self.config.data.views), (self.dataset.test, 0), *held_out]
+
+    def missing(self, splits: Sequence[tuple[Images, int]] | None = None) -> list[MissingViews]:
+        """What is not in the cache, of all images of the run by default."""
+        found = []
+        for images, count in self.splits() if splits is None else splits:
+            views = ImageViews(self.dataset, images)
+            requests = views.requests(count)
+            chosen = self.store.missing([views.key(request) for request in requests])
+            if chosen:
+                found.append(MissingViews(views, [requests[position] for position in chosen]))
+        return found
+
+    @property
+    def size(self) -> int:
+        """Length of the features."""
+        return feature_size(self.network) if self.store.size is None else self.store.size
+
+    def extractor(self, views: ImageViews, device: torch.device) -> Extractor:
+        """From the pixels of these views to features."""
+        network = self.network if device.type == "cpu" else copy.deepcopy(self.network)  # that of a run is not moved
+        return Extractor(network, views, self.config.precision, device)
+
+    def compute(
+        self,
+        splits: Sequence[tuple[Images, int]] | None = None,
+        *,
+        device: torch.device = torch.device("cpu"),
+        workers: int | None = None,
+        console: Console | None = None,
+    ) -> None:
+        """Compute what is not in the cache; another process that does so is waited for.
+
+        Args:
+            splits: images and their augmented views; all images of the run by default.
+            device: where to compute.
+            workers: processes; one for each core, up to 8, by default.
+            console: where to show progress.
+
+        Raises:
+            Interrupted: by SIGINT or SIGTERM; what was written stays.
+        """
+        if not self.missing(splits):
+            return
+        lock = self.store.lock()
+        with stop_signals() as stop:
+
+            def check(so_far: str = "") -> None:
+                if stop.requested:
+                    raise Interrupted(f"interrupted{so_far}; run the same command to resume")
+
+            _acquire(lock.acquire, check, console)
+            try:
+                missing = self.missing(splits)
+                total = sum(len(part.requests) for part in missing)
+                with FeatureProgress(console, total, self.config.model.name) as progress:
+                    for views, requests in missing:
+                        before = progress.done
+
+                        def done(count: int, before: int = before) -> None:
+                            progress.show(before + count)
+                            check(f" with {progress.described}")
+
+                        processes = min(8, available_cores()) if workers is None else workers
+                        store_features(self.store, self.extractor(views, device), views, requests, processes, done)
+            finally:
+                lock.release()
+        assert not self.missing(splits)  # and they are in memory
+
+
+def _acquire(acquire: Callable[..., bool], check: Callable[[], None], console: Console | None) -> None:
+    waits = False
+    while not acquire(wait=False):
+        if not waits and console:
+            console.print("another process computes these features; waiting for it", soft_wrap=True)
+        waits = True
+        check()
+        time.sleep(POLL_SECONDS)
+
+
+class FeatureProgress:
+    """Shows how many features are computed: a bar in a terminal, else a line at least every minute.
+
+    Args:
+        console: where to; None is nowhere.
+        total: how many there are.
+        name: of the backbone.
+    """
+
+    def __init__(self, console: Console | None, total: int, name: str) -> None:
+        self.console = console or Console(quiet=True)
+        self.total, self.name, self.done = total, name, 0
+        self.began = self.said = time.monotonic()
+        self.first: tuple[float, int] | None = None
+        """When the first batch was done, and how large it was: workers start and warm up before."""
+        self.announced = False
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("images,"),
+            TimeElapsedColumn(),
+            TextColumn("left:"),
+            TimeRemainingColumn(),
+        )
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task(f"features of {name}", total=total)
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.bar.stop()
+        if kind is None and self.total:
+            seconds = time.monotonic() - self.began
+            self._say(f"computed the features of {self.total:,} images in {duration(seconds)}")
+
+    def show(self, done: int) -> None:
+        """So many are computed."""
+        self.done = done
+        self.bar.update(self.task, completed=done)
+        now = time.monotonic()
+        if self.first is None:
+            self.first = now, done
+        since, before = self.first
+        speed = (done - before) / (now - since) if now > since else 0.0
+        if not speed:
+            return
+        if not self.announced and now - since > SETTLED_SECONDS:
+            self.announced = True
+            self._say(
+                f"computing the features of {self.total:,} images with {self.name}, once: "
+                f"about {duration(self.total / speed)} ({speed:,.0f} images/s)"
+            )
+        elif not self.console.is_terminal and now - self.said >= LINE_SECONDS:
+            self._say(f"{done:,} of {self.total:,} images, {duration((self.total - done) / speed)} left")
+
+    @property
+    def described(self) -> str:
+        """How far it is."""
+        return f"the features of {self.done:,} of {self.total:,} images computed"
+
+    def _say(self, text: str) -> None:
+        self.said = time.monotonic()
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class Head(nn.Module):
+    """The last layer of a network alone, on features.
+
+    Args:
+        layer: the last layer.
+
+    Example:
+        >>> Head(nn.Linear(4, 2))(torch.zeros(3, 4)).shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.fc = layer
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits of shape (N, C) of features of shape (N, D)."""
+        logits: Tensor = self.fc(features)
+        return logits
+
+
+class _L2Linear(nn.Linear):
+    """A linear layer that scales its input to length 1."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(F.normalize(features))
+
+
+def build_head(config: RunConfig, size: int, classes: int) -> Head:
+    """A new head for features of a size, drawn from PyTorch's global generator.
+
+    Example:
+        >>> from longtail.lab.config import LossConfig
+        >>> build_head(RunConfig(loss=LossConfig(name="sigmoid")), 64, 10).fc.bias[0].item()
+        -2.197...
+    """
+    layer: Any
+    if config.loss.cosine_scale is not None:
+        layer = NormedLinear(size, classes, config.loss.cosine_scale)
+    else:
+        layer = nn.Linear(size, classes)
+        nn.init.normal_(layer.weight, std=0.01)
+        nn.init.zeros_(layer.bias)
+        if config.loss.is_sigmoid:
+            init_classifier_bias_(layer)
+    return Head(layer)
+
+
+def attach_head(network: nn.Module, head: Head, config: RunConfig) -> None:
+    """Put a head that was trained on features into the network that they came from."""
+    layer = head.fc
+    if config.model.normalize_features and not isinstance(layer, NormedLinear):
+        scaled = _L2Linear(layer.in_features, layer.out_features)
+        scaled.load_state_dict(layer.state_dict())
+        layer = scaled
+    replace_classifier(network, layer)

@@ -1,0 +1,71 @@
+"""What a training sees: batches of images, or of their features in memory, and what a step on them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from longtail.lab.config import RunConfig, RunOptions
+from longtail.lab.data import ImageDataset, Loader, Shard, evaluation_loader, training_loader
+from longtail.lab.data.feature_loader import FeatureLoader
+from longtail.lab.data.mixing import Mixing
+from longtail.lab.training.build import build_loss, build_order, probe_images
+from longtail.lab.training.cost import Cost, measure_cost
+from longtail.lab.training.frozen import FrozenBackbone, build_head
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["EVALUATION_BATCH", "make_loaders", "measure_inputs"]
+
+EVALUATION_BATCH = 500
+
+
+def measure_inputs(
+    config: RunConfig,
+    fabric: Fabric,
+    dataset: ImageDataset,
+    network: nn.Module | None,
+    backbone: FrozenBackbone | None,
+) -> Cost:
+    """Memory and time of the network, or of the head alone on features of a frozen backbone."""
+    criterion = build_loss(config, dataset.counts)
+    if backbone is not None:
+        head, features = build_head(config, backbone.size, len(dataset.classes)), torch.zeros(64, backbone.size)
+        return measure_cost(config, fabric, head, criterion, features)
+    assert network is not None
+    return measure_cost(config, fabric, network, criterion, probe_images(config, dataset))
+
+
+def make_loaders(
+    config: RunConfig,
+    options: RunOptions,
+    fabric: Fabric,
+    dataset: ImageDataset,
+    backbone: FrozenBackbone | None = None,
+) -> Mapping[str, Loader]:
+    """Batches of training, test and, if there are any, validation images, or of their features in memory."""
+    data, batch_size, order = config.data, config.optimizer.batch_size, build_order(config, dataset)
+    shared: dict[str, Any] = {"shard": Shard(fabric.global_rank, fabric.world_size), "device": fabric.device}
+    evaluated = {"test": dataset.test} | ({} if dataset.validation is None else {"validation": dataset.validation})
+    if backbone is not None:
+        mixing = Mixing(data.mixup, classes=len(dataset.classes), seed=config.seed)
+        features, labels = backbone.features(dataset.train, data.views), dataset.train.labels
+        train = FeatureLoader(features, labels, batch_size, order=order, seed=config.seed, mixing=mixing, **shared)
+        loaders: dict[str, Loader] = {"train": train}
+        for name, images in evaluated.items():
+            loaders[name] = FeatureLoader(backbone.features(images), images.labels, EVALUATION_BATCH, **shared)
+        return loaders
+    shared["workers"] = options.workers
+    alphas: dict[str, Any] = {"mixup": data.mixup, "cutmix": data.cutmix}
+    return {
+        "train": training_loader(
+            dataset, batch_size, seed=config.seed, order=order, augment=data.augment, **alphas, **shared
+        )
+    } | {
+        name: evaluation_loader(dataset, EVALUATION_BATCH, images=images, **shared)
+        for name, images in evaluated.items()
+    }
