@@ -14,7 +14,7 @@ demo: .venv/installed ## train on long-tailed digits, plain and class-balanced: 
 test: lint ## ruff, mypy, pytest with doctests: ten minutes; the page is tested where chromium and chromium-driver are installed
 	$(BIN)/pytest --numprocesses auto --dist loadfile
 
-test-slow: .venv/installed ## what make test leaves out: compiled networks, processes that start themselves
+test-slow: .venv/installed ## what make test leaves out: compiled networks, processes that start themselves, the tests that PyTorch has for its own modules and operators
 	$(BIN)/pytest -m slow
 
 test-examples: .venv/installed-examples ## examples/ in Lightning, Transformers, Keras, XGBoost and LightGBM: the first call installs them
@@ -31,9 +31,11 @@ format: .venv/installed ## let ruff put the code in order
 
 bench: .venv/installed-bench ## speed and memory beside the peers, into results/bench/: some twenty-five minutes on an idle machine
 	$(BIN)/python -m benchmarks.losses --output results/bench
+	$(BIN)/python -m benchmarks.linear_heads --output results/bench
 	$(BIN)/python -m benchmarks.data --output results/bench
 	$(BIN)/python -m benchmarks.training --output results/bench
 	$(BIN)/python -m benchmarks.experiments --output results/bench
+	$(BIN)/python -m benchmarks.features --output results/bench
 	$(BIN)/python -m benchmarks.prototypes --output results/bench
 
 bench-tuning: .venv/installed ## what pruning saves in tuning: half an hour
@@ -54,13 +56,13 @@ clean: ## remove .venv and caches
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	@echo "Installing into .venv, PyTorch included: once, a minute or more …"
 	@$(PYTHON) -m venv .venv
-	@$(INSTALL) --editable '.[cluster,dev,docs]'
+	@$(INSTALL) --editable '.[cluster,export,dev,docs]'
 	@touch $@
 
 .venv/installed-bench: .venv/installed
-	@$(INSTALL) --editable '.[cluster,dev,docs,bench]'
+	@$(INSTALL) --editable '.[cluster,export,dev,docs,bench]'
 	@touch $@
 
 .venv/installed-examples: .venv/installed
-	@$(INSTALL) --editable '.[cluster,dev,docs,examples]'
+	@$(INSTALL) --editable '.[cluster,export,dev,docs,examples]'
 	@touch $@

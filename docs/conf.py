@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import longtail
+from longtail.lab.cli.reference import all_commands
+from longtail.losses import LOSSES
 
 if TYPE_CHECKING:  # pytest looks for doctests here also where there is no Sphinx
     from sphinx.application import Sphinx
@@ -22,7 +24,8 @@ copyright = author  # noqa: A001
 version = release = longtail.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
-extensions += ["sphinx-mathjax-offline"]  # brings MathJax along, in the place of a script from the network
+extensions += ["sphinx_copybutton"]
+extensions += ["sphinx-mathjax-offline"]  # bundles MathJax, so that pages load nothing from the network
 
 myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -46,25 +49,32 @@ html_css_files = ["longtail.css"]
 html_copy_source = False
 html_show_sphinx = False
 pygments_style = "friendly"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 
 
 def setup(app: Sphinx) -> None:
-    """What the site has of its own."""
+    """Register what only the site does."""
     app.connect("source-read", _for_the_site)
     app.connect("autodoc-process-docstring", _keep_colons, priority=400)  # before Napoleon
 
 
 def _for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
-    """Change a page, which is written to be read in the repository as well, to what only a site can have."""
+    """Adapt a page, which can be read in the repository as well, to the site."""
     text = source[0]
     # Records are outside of this folder; pages in benchmarks/ include them.
     up = "../" * page.count("/")
-    for record in re.findall(r"\]\(((?:\.\./)+results/(?:bench|advise|small|resnet32)/[\w-]+\.md)\)", text):
-        if (DOCS / "benchmarks" / Path(record).name).exists():
-            text = text.replace(f"({record})", f"({up}benchmarks/{Path(record).name})")
+    for record in re.findall(r"\]\(((?:\.\./)+results/(?:bench|advise|small|resnet32|photographs|table2)/[\w-]+\.md)\)", text):
+        if (DOCS / "reference" / "benchmarks" / Path(record).name).exists():
+            text = text.replace(f"({record})", f"({up}reference/benchmarks/{Path(record).name})")
     # A doctest ends with an empty line; a block of code need not.
     text = text.replace("\n\n```\n", "\n```\n")
-    if page == "decisions/README":
+    if page == "reference/api/longtail":
+        modules = [f".. autoclass:: {kind.module.__name__}" for kind in LOSSES.values()]
+        text = text.replace(".. the module of each loss", "\n".join(modules))
+    if page == "reference/cli":
+        text = text.replace("% every command and flag", all_commands())
+    if page == "explanation/decisions/README":
         text += "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
     source[0] = text
 

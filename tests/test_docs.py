@@ -2,14 +2,19 @@
 
 import contextlib
 import functools
+import html
+import http.server
 import importlib
 import importlib.util
 import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import threading
+import urllib.parse
 import zlib
 from pathlib import Path
 from unittest import mock
@@ -18,6 +23,7 @@ import pytest
 
 from longtail.lab.cli import main
 from longtail.lab.cli.app import COMMANDS
+from longtail.losses import LOSSES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -29,7 +35,7 @@ pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    needed = ("sphinx", "furo", "myst_parser", "sphinx-mathjax-offline")
+    needed = ("sphinx", "furo", "myst_parser", "sphinx_copybutton", "sphinx-mathjax-offline")
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         pytest.skip(f"the site was NOT built: {', '.join(missing)} missing, pip install '.[docs]'")
     folder = tmp_path_factory.mktemp("site")
@@ -135,6 +141,73 @@ def test_a_command_line_that_there_is_not_is_found(wrong):
         check_command(words)
 
 
-def test_the_page_of_the_command_line_has_all_commands():
-    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert set(COMMANDS) <= set(re.findall(r"`longtail ([a-z]+)", page))
+def test_every_loss_has_a_page():
+    for name, kind in LOSSES.items():
+        page = (ROOT / "docs" / "reference" / "losses" / f"{name}.md").read_text(encoding="utf-8")
+        assert f"functional.{kind.function.__name__}" in page
+        assert kind.module.__name__ in page
+
+
+def test_the_page_of_the_command_line_has_every_command_and_flag(site):
+    page = html.unescape((site / "reference" / "cli.html").read_text(encoding="utf-8"))
+    shown = dict(re.findall(r"<h3>longtail ([a-z ]+)<.*?(<table.*?</table>)", page, flags=re.DOTALL))
+    data = ["list", "show", "check", "fetch"]
+    commands = {name for name in COMMANDS if name != "data"} | {f"data {name}" for name in data}
+    assert commands <= set(shown)
+    for name, table in shown.items():
+        flags = set(re.findall(r"^│ (--[a-z][\w-]*)", help_of(tuple(name.split())), flags=re.MULTILINE))
+        assert flags <= set(re.findall(r"--[a-z][\w-]*", table)), name
+    assert "--imbalance" in shown["train"]
+
+
+@pytest.mark.parametrize("module", ROOMS)
+def test_every_module_has_an_api_page(module):
+    assert (ROOT / "docs" / "reference" / "api" / f"longtail{module}.md").exists()
+
+
+SEARCHES = {
+    "oversampling": "how-to/oversampling.html",
+    "undersampling": "how-to/oversampling.html",
+    "imbalanced dataset": "explanation/choosing.html",
+    "class weights": "how-to/class-weights.html",
+    "focal loss": "reference/losses/focal.html",
+    "balanced softmax": "reference/losses/logit_adjusted.html",
+    "confusion matrix": "reference/runs.html",
+    "fine-tuning": "how-to/fine-tuning.html",
+    "resume": "how-to/train.html",
+}
+
+
+def test_searching_leads_to_the_right_page(site):
+    """In a browser, as the search of the site runs there: the page is among the first three."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        pytest.skip("the search was NOT tested: Debian's chromium and chromium-driver are needed")
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    handler = functools.partial(QuietHandler, directory=site)
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = webdriver.Chrome(options=options, service=service)
+        try:
+            for words, page in SEARCHES.items():
+                browser.get(f"http://127.0.0.1:{server.server_port}/search.html?q={urllib.parse.quote(words)}")
+                done = "return document.querySelector('.search-summary')?.textContent.startsWith('Search finished')"
+                WebDriverWait(browser, 30).until(lambda driver, done=done: driver.execute_script(done))
+                links = browser.find_elements(By.CSS_SELECTOR, "#search-results ul.search li > a")
+                found = [urllib.parse.urlsplit(link.get_attribute("href")).path[1:] for link in links[:3]]
+                assert page in found, f"{words}: {found}"
+        finally:
+            browser.quit()
+            server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        """Say nothing."""

@@ -17,11 +17,15 @@ BETAS = {"0.9", "0.99", "0.999", "0.9999"}
 
 # With a unit or a point, and yet not measured: they are chosen, or follow from a definition.
 CHOSEN = {
-    "data.md": {"8", "100"},  # per cent of an image's area
-    "experiments.md": {"95"},  # per cent of an interval
+    "batches.md": {"8", "100"},  # per cent of an image's area
+    "sweep.md": {"95"},  # per cent of an interval
+    "fine-tuning.md": {"17"},  # the size of a file
+    "linear.md": {"2"},  # what follows from the sizes
     "ldam.md": {"16"},  # what follows from the formula
     "reproducing.md": {"200"},  # epochs
-    "training.md": {"0.1", "0.01", "0.9"},  # the recipes
+    "photographs.md": {"95"},  # per cent of an interval
+    "runs.md": {"95"},  # per cent of an interval
+    "train.md": {"0.1", "0.01", "0.9"},  # the recipes
 }
 
 

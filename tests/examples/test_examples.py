@@ -26,6 +26,8 @@ NEEDS = {
     "keras_fit": ["keras"],
     "lightning_module": ["lightning"],
 }
+BANDS = {"next_word"}
+"""Those that print the recall by frequency band."""
 LONG_TAIL = [120, 86, 61, 44, 31, 22, 16, 11, 8, 6]
 
 
@@ -63,7 +65,36 @@ def read(printed):
     return {name: (float(every), float(rarest)) for name, every, rarest in lines}
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in NEEDS])
+def check_bands(results):
+    """Class-balanced finds more of the rare words, and more of all, when all count alike."""
+    plain, balanced = results["plain"], results["class-balanced"]
+    assert 0 <= plain["2 to 9"] < balanced["2 to 9"] <= 1
+    assert plain["all words"] < balanced["all words"]
+
+
+def read_bands(printed):
+    """What an example with frequency bands printed, as its ``main`` returns it."""
+    lines = [re.split(r" {2,}", line) for line in printed.splitlines()]
+    return {name: {part[:-6]: float(part[-5:]) for part in parts} for name, *parts in lines}
+
+
+def test_next_word_finds_more_rare_words_and_never_holds_the_logits(capsys, monkeypatch):
+    example = load("next_word")
+    data, test, words = example.windows()
+    assert len(data) > 8 * len(test)
+    assert data.max() == words - 1
+    sizes = []
+    forward = torch.nn.Linear.forward
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, x: sizes.append(len(self.weight)) or forward(self, x))
+    example.train(data, words, example.SoftmaxCrossEntropy(), steps=2)
+    assert max(sizes) < words
+    results = example.main()
+    check_bands(results)
+    printed = read_bands(capsys.readouterr().out)
+    assert printed == {name: pytest.approx(bands, abs=6e-4) for name, bands in results.items()}
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in NEEDS and name not in BANDS])
 def test_an_example_prints_what_it_found(name, capsys):
     results = load(name).main()
     check_numbers(results)
@@ -80,15 +111,18 @@ def test_an_example_runs_as_a_script_says_nothing_else_and_leaves_no_file(name, 
     command = [sys.executable, str(ROOT / "examples" / f"{name}.py")]
     run = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
+    assert not list(here.iterdir())
+    if name in BANDS:
+        check_bands(read_bands(run.stdout))
+        return
     check_numbers(read(run.stdout))
     assert len(run.stdout.splitlines()) == len(read(run.stdout)) + (name == "huggingface_trainer")
-    assert not list(here.iterdir())
 
 
 def test_every_example_is_in_the_documentation():
-    page = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"\{literalinclude\} \.\./examples/(\w+)\.py", page)) == set(EXAMPLES)
-    assert set(re.findall(r"\]\(\.\./examples/(\w+)\.py\)", page)) == set(EXAMPLES)
+    page = (ROOT / "docs" / "how-to" / "frameworks.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\{literalinclude\} \.\./\.\./examples/(\w+)\.py", page)) == set(EXAMPLES)
+    assert set(re.findall(r"\]\(\.\./\.\./examples/(\w+)\.py\)", page)) == set(EXAMPLES)
 
 
 def test_plain_loop_counts_the_whole_training_set():
