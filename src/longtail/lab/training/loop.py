@@ -148,7 +148,7 @@ def describe(config: RunConfig, dataset: ImageDataset, cost: Cost, epoch: int, w
     left = f"{config.optimizer.epochs - epoch} epochs" + (" left" if epoch else "")
     return (
         f"{dataset.name}: {train:,} training{held_out} and {test:,} test images, {classes:,} classes; "
-        f"{config.model.name}, {config.title}; {left}: about {duration(seconds)} "
+        f"{config.model.name}{', frozen' if config.model.freeze else ''}, {config.title}; {left}: about {duration(seconds)} "
         f"({world_size * cost.images_per_second:,.0f} images/s)" + frozen_alternative(config, cost, train + test)
     )
 
