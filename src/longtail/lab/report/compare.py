@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from longtail.lab.report.content import Group
 
-__all__ = ["Difference", "Method", "Verdict", "difference", "find_methods", "find_verdict"]
+__all__ = ["Difference", "Method", "Verdict", "difference", "find_methods", "find_verdict", "points"]
 
 FEW_IMAGES = 10
 """Fewer test images of a class say little about its recall."""
@@ -94,16 +94,16 @@ class Difference:
     def text(self) -> str:
         """In percentage points."""
         if self.radius is None:
-            return f"{_points(self.value)} points (no interval: one seed)"
-        low, high = _points(self.value - self.radius), _points(self.value + self.radius)
-        return f"{_points(self.value)} points (95% interval {low} to {high}, from the {self.by})"
+            return f"{points(self.value)} points (no interval: one seed)"
+        low, high = points(self.value - self.radius), points(self.value + self.radius)
+        return f"{points(self.value)} points (95% interval {low} to {high}, from the {self.by})"
 
     @property
     def interval(self) -> str:
         """In brackets, for tables."""
         if self.radius is None:
             return ""
-        return f"[{_points(self.value - self.radius)}, {_points(self.value + self.radius)}]"
+        return f"[{points(self.value - self.radius)}, {points(self.value + self.radius)}]"
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,8 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f}%"
 
 
-def _points(value: float) -> str:
+def points(value: float) -> str:
+    """A difference of fractions in percentage points."""
     return f"{100 * value:+.1f}".replace("-", "−")
 
 
@@ -292,8 +293,10 @@ def _next_steps(methods: list[Method], best: Method, baseline: Method, folder: P
             : ENOUGH_SEEDS - len(method.accuracy)
         ]
     ]
+    min_seeds = min(len(method.accuracy) for method in (best, baseline))
     if commands and len(methods) > 1:
-        steps.append(("Train more seeds, so that the difference has an interval over seeds:", commands))
+        why = "the difference has an interval over seeds" if min_seeds == 1 else "the interval over seeds is narrower"
+        steps.append((f"Train more seeds, so that {why}:", commands))
     if not any(method.is_adjusted for method in methods):
         command = _command("adjust", path(baseline), method="logit_adjustment")
         steps.append((f"Adjust the head of {baseline.name} for rare classes, which trains nothing:", [command]))

@@ -158,6 +158,7 @@
   function confusions(experiment, method) {
     const { classes, counts } = experiment;
     const there = method.tested.length > 0;
+    get("confusions").hidden = !there;
     get("matrix").replaceChildren();
     get("pairs").replaceChildren();
     if (!there) {
