@@ -416,9 +416,9 @@ def test_bars_of_the_explorer_have_the_names_of_classes(browser):
 
     def named(counts):
         put(browser, "#counts", counts)
-        texts = browser.execute_script(
-            "return [...document.querySelectorAll('#weights-chart text')].map((text) => [text.textContent, text.getAttribute('transform')])"
-        )
+        script = """return [...document.querySelectorAll('#weights-chart text')]
+            .map((text) => [text.textContent, text.getAttribute('transform')])"""
+        texts = browser.execute_script(script)
         return [(text, bool(turned)) for text, turned in texts if not text.replace(".", "").isdigit()]
 
     assert named("owl,90\nlynx,9\nwolf,30") == [("owl", False), ("wolf", False), ("lynx", False)]
