@@ -189,11 +189,9 @@ def results_of(runs: Path) -> pd.DataFrame:
     frame = frame[frame["status"] == "complete"]
     counts = [run_folder_of(runs, run_id).data()["train_counts"] for run_id in frame["run_id"]]
     steep = frame["imbalance"].map(lambda value: "as it is" if pd.isna(value) else f"imbalance {value:g}")
-    method = frame["method"].str.removesuffix(", frozen backbone")
     return frame.assign(
         version=steep.astype(str),
         counts=counts,
-        method=method.str.replace(", frozen backbone, ", ", "),
         accuracy=1 - frame["error"] / 100,
     )
 

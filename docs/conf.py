@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import longtail
 from longtail.lab.cli.reference import all_commands
+from longtail.lab.report.page import make_explorer
 from longtail.losses import LOSSES
 
 if TYPE_CHECKING:  # pytest looks for doctests here also where there is no Sphinx
@@ -56,6 +57,7 @@ copybutton_prompt_is_regexp = True
 def setup(app: Sphinx) -> None:
     """Register what only the site does."""
     app.connect("source-read", _for_the_site)
+    app.connect("build-finished", _write_explorer)
     app.connect("autodoc-process-docstring", _keep_colons, priority=400)  # before Napoleon
 
 
@@ -64,7 +66,9 @@ def _for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
     text = source[0]
     # Records are outside of this folder; pages in benchmarks/ include them.
     up = "../" * page.count("/")
-    for record in re.findall(r"\]\(((?:\.\./)+results/(?:bench|advise|small|resnet32|photographs|table2)/[\w-]+\.md)\)", text):
+    for record in re.findall(
+        r"\]\(((?:\.\./)+results/(?:bench|advise|small|resnet32|photographs|table2)/[\w-]+\.md)\)", text
+    ):
         if (DOCS / "reference" / "benchmarks" / Path(record).name).exists():
             text = text.replace(f"({record})", f"({up}reference/benchmarks/{Path(record).name})")
     # A doctest ends with an empty line; a block of code need not.
@@ -74,9 +78,18 @@ def _for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
         text = text.replace(".. the module of each loss", "\n".join(modules))
     if page == "reference/cli":
         text = text.replace("% every command and flag", all_commands())
+    if page == "explanation/explorer":
+        frame = '<iframe class="explorer" src="../_static/explorer.html" title="Explorer of class weights"></iframe>'
+        text = text.replace("% explorer", f"```{{raw}} html\n{frame}\n```")
     if page == "explanation/decisions/README":
         text += "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
     source[0] = text
+
+
+def _write_explorer(app: Sphinx, error: Exception | None) -> None:
+    """The page that the explorer's frame shows."""
+    if error is None:
+        (Path(app.outdir) / "_static" / "explorer.html").write_text(make_explorer(), encoding="utf-8")
 
 
 def _keep_colons(app: Sphinx, kind: str, name: str, value: object, options: object, lines: list[str]) -> None:

@@ -1,8 +1,10 @@
 """Every measured number that README and docs quote is in a record that the same section links to."""
 
+import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -112,3 +114,24 @@ def test_a_number_without_its_record_is_found(tmp_path):
     assert is_in("41.2", {41.16})
     assert not is_in("41.2", {41.1, 412})
     assert not is_in("41", {41.2})
+
+
+def test_the_output_that_the_readme_shows_is_that_of_the_recorded_search():
+    shown = re.findall(r"^```text\n(loss .*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    search = json.loads((ROOT / "results" / "photographs" / "tune.json").read_text(encoding="utf-8"))["imbalance 200"]
+    table, _, end = shown[0].partition("\n\n")
+    scores = {each["loss"]: each["scores"] for each in search["candidates"]}
+    rows = [re.fullmatch(r"(.+?) {2,}(\d)  +([\d.]+) ± ([\d.]+)(?:  best)?", line) for line in table.splitlines()[1:]]
+    for name, folds, mean, spread in (row.groups() for row in rows if row):
+        expected = (
+            len(scores[name]),
+            f"{100 * np.mean(scores[name]):.1f}",
+            f"{100 * np.std(scores[name], ddof=1):.1f}",
+        )
+        assert (int(folds), mean, spread) == expected, name
+    assert sum(row is None for row in rows) == 1  # the others, left out
+    assert end.splitlines() == [
+        f"{search['folds_trained']} of {search['folds_without_pruning']} folds were trained",
+        f"{search['picked']}, trained on all training images and tested once: "
+        f"error {search['error']:.2f}%, balanced accuracy {search['balanced_accuracy']:.1%}",
+    ]

@@ -1,5 +1,6 @@
 """The commands of a tutorial, run as a reader would, on a small sample of generated images."""
 
+import json
 import os
 import re
 import subprocess
@@ -53,3 +54,21 @@ def test_the_commands_for_photographs_run_to_the_report(tmp_path):
     assert "balanced softmax" in printed["tune"]
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) > 42
     assert "</html>" in (tmp_path / "report.html").read_text()
+
+
+def test_the_notebook_of_photographs_runs_to_the_report(tmp_path):
+    write_photos(tmp_path / "photos")
+    notebook = json.loads((PAGE.parents[2] / "examples" / "photographs.ipynb").read_text(encoding="utf-8"))
+    code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n\n".join(code)],
+        cwd=tmp_path,
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^class_\d → class_\d \d+%, class_\d \d+%$", done.stdout, re.M)) == 3
+    assert "</html>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert not [cell for cell in notebook["cells"] if cell["cell_type"] == "code" and not cell["execution_count"]]

@@ -451,5 +451,5 @@ def test_a_changed_loss_keeps_the_weights_and_drops_the_options_of_another():
 def test_class_balanced_sampling_is_crt_only_on_the_backbone_of_a_run():
     balanced = DataConfig(name="photos", sampling="class_balanced")
     probe = RunConfig(data=balanced, model=ModelConfig(name="resnet50", weights="imagenet", freeze=True))
-    assert probe.title == "softmax, class-balanced sampling, frozen backbone"
+    assert probe.title == "softmax, class-balanced sampling"
     assert RunConfig(data=balanced, model=ModelConfig(weights="runs/parent", freeze=True)).title == "softmax, cRT"

@@ -1,5 +1,6 @@
 """The page in a real browser: Debian's Chromium, without a window and without a network."""
 
+import contextlib
 import json
 import shutil
 
@@ -408,3 +409,32 @@ def test_every_input_has_a_name_for_those_who_do_not_see(browser):
     for element in browser.find_elements("css selector", "input, select, textarea, button"):
         if element.is_displayed():
             assert element.accessible_name, element.get_attribute("outerHTML")
+
+
+def test_bars_of_the_explorer_have_the_names_of_classes(browser):
+    """Level where they fit, slanted where they do not; of many classes, the first and the last."""
+
+    def named(counts):
+        put(browser, "#counts", counts)
+        script = """return [...document.querySelectorAll('#weights-chart text')]
+            .map((text) => [text.textContent, text.getAttribute('transform')])"""
+        texts = browser.execute_script(script)
+        return [(text, bool(turned)) for text, turned in texts if not text.replace(".", "").isdigit()]
+
+    assert named("owl,90\nlynx,9\nwolf,30") == [("owl", False), ("wolf", False), ("lynx", False)]
+    many = "\n".join(f"some animal {letter},{100 - index}" for index, letter in enumerate("abcdefghijklmnop"))
+    assert [text for text, turned in named(many) if turned][:2] == ["some animal a", "some animal b"]
+    most = "\n".join(f"kind {index:03},{300 - index}" for index in range(200))
+    assert named(most) == [("kind 000 (most frequent)", False), ("kind 199 (rarest)", False)]
+
+
+def test_without_a_confusion_matrix_there_are_no_empty_tables(driver, tmp_path):
+    runs = write_runs(tmp_path / "runs")
+    for file in runs.glob("*/result.json"):
+        with contextlib.suppress(ValueError):  # some are damaged
+            content = json.loads(file.read_text())
+            content["final"].pop("confusion", None)
+            file.write_text(json.dumps(content))
+    driver.get(write_page(runs, tmp_path / "report.html").as_uri())
+    assert not find(driver, "#confusions").is_displayed()
+    assert "kept no confusion matrix" in find(driver, "#confusion-about").text

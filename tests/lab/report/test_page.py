@@ -450,3 +450,20 @@ def test_counts_of_the_data_are_what_the_explorer_begins_with(page):
     presets = page.json("presets")
     assert presets[0] == {"name": "cifar10, imbalance 50", "names": NAMES, "counts": COUNTS}
     assert [preset["name"] for preset in presets[1:]] == ["cifar10, imbalance 100", "cifar100, imbalance 100"]
+
+
+def test_when_an_adjusted_head_is_best_its_other_seeds_are_the_next_step(tmp_path):
+    write_compared(tmp_path, seeds=3)
+    group, (plain, balanced) = methods_of(tmp_path)
+    run = RunFolder(tmp_path / plain.runs[0])
+    final = {"error": 0.0, "recall": [1.0, 1.0, 1.0], "balanced_accuracy": 1.0}
+    run.write_adjustment("tau_norm_0.5", {"method": "tau_norm", "tau": 0.5, "final": final})
+    best = Method("softmax, τ-norm τ 0.5", plain.runs[:1], {0: 1.0}, adjustment="tau_norm_0.5")
+    verdict = find_verdict(group, [plain, balanced, best], tmp_path)
+    commands = [f"longtail adjust {tmp_path / other} --method tau_norm --tau 0.5" for other in plain.runs[1:]]
+    assert verdict.next_steps[0] == ("Adjust the other seeds, too:", commands)
+    done = replace(best, runs=plain.runs)
+    (tmp_path / "tune").mkdir()
+    assert find_verdict(group, [plain, balanced, done], tmp_path).next_steps == [
+        ("Look at each class of the best run:", [f"longtail evaluate {run.path} --adjustment tau_norm_0.5"])
+    ]

@@ -1,5 +1,6 @@
 """Progress of a training without a terminal: a line at least every minute, with what is left."""
 
+import contextlib
 import re
 from io import StringIO
 from types import SimpleNamespace
@@ -42,3 +43,35 @@ def test_a_terminal_has_a_bar_instead(monkeypatch):
     with Display(None, console, epochs=1, steps=2, start=SimpleNamespace(epoch=0, step=0)) as bar:
         bar.step(SimpleNamespace(epoch=0, step=1))
     assert not re.search(r"step 1/2, .* left", file.getvalue())
+
+
+def trained(losses, **options):
+    file = StringIO()
+    console = Console(file=file, width=200, **options)
+    with Display(None, console, epochs=len(losses), steps=1, start=SimpleNamespace(epoch=0, step=0)) as bar:
+        lines = []
+        for epoch, loss in enumerate(losses, start=1):
+            error = {"error": 10 * loss} if epoch % 2 else {}
+            lines.append({"epoch": epoch, "train_loss": loss, "lr": 0.1, "images_per_second": 9.0, **error})
+            bar.epoch(lines)
+    return file.getvalue()
+
+
+def test_the_bar_leaves_curves_behind():
+    left = trained([4.0, 2.0, 1.5, 1.0, 0.5], force_terminal=True).splitlines()[-3:]
+    assert left[0].endswith("5 epochs in 0 s")
+    assert left[1:] == ["training loss 4 █▄▃▂▁ 0.5", "test error    40% █▃▁ 5%"]
+
+
+def test_lines_of_epochs_need_no_curve():
+    assert "█" not in trained([4.0, 2.0])
+
+
+def test_an_interrupted_training_leaves_no_curve():
+    file = StringIO()
+    console = Console(file=file, force_terminal=True)
+    start = SimpleNamespace(epoch=0, step=0)
+    with contextlib.suppress(KeyboardInterrupt), Display(None, console, epochs=3, steps=1, start=start) as bar:
+        bar.lines = [{"epoch": 1, "train_loss": 2.0}, {"epoch": 2, "train_loss": 1.0}]
+        raise KeyboardInterrupt
+    assert "training loss" not in file.getvalue()

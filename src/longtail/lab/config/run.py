@@ -129,7 +129,6 @@ class RunConfig:
             kind = data.sampling.replace("class_balanced", "class-balanced").replace("square_root", "square-root")
             parts.append(f"{kind} sampling" + ("" if beta is None else f" β {shortest(beta)}"))
         parts += [f"{name} {shortest(alpha)}" for name in ("mixup", "cutmix") if (alpha := getattr(data, name))]
-        parts += ["frozen backbone"] if self.model.freeze and parts[1:2] != ["cRT"] else []
         return ", ".join(parts)
 
     @property

@@ -305,7 +305,7 @@ def telling_columns(rows: list[dict[str, Any]], shown: Sequence[str], columns: S
         ['data', 'batch_size']
     """
     told = list(shown)
-    for name in columns:
+    for name in sorted(columns, key="fingerprint".__eq__):  # last: whatever else tells them apart is readable
         if name in (*FIRST, "loss", "weighting", "beta", *LOSS_KWARGS):  # the name of the loss says the latter
             continue
         kinds = {row_key(row, [*told, "method"]) for row in rows}

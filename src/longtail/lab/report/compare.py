@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from longtail.lab.report.content import Group
 
-__all__ = ["Difference", "Method", "Verdict", "difference", "find_methods", "find_verdict"]
+__all__ = ["Difference", "Method", "Verdict", "difference", "find_methods", "find_verdict", "points"]
 
 FEW_IMAGES = 10
 """Fewer test images of a class say little about its recall."""
@@ -48,7 +48,7 @@ class Method:
         predicted: test images that were predicted as each class, mean over seeds.
         confused: class, other class and how many images were taken for it, mean over seeds; the most first.
         mistakes: image, class, predicted class and confidence of the first seed.
-        is_adjusted: whether it changes the head of another run.
+        adjustment: slug of what changes the head of its runs without training.
     """
 
     name: str
@@ -59,7 +59,12 @@ class Method:
     predicted: list[float] = field(default_factory=list)
     confused: list[tuple[int, int, float]] = field(default_factory=list)
     mistakes: list[list[float]] = field(default_factory=list)
-    is_adjusted: bool = False
+    adjustment: str | None = None
+
+    @property
+    def is_adjusted(self) -> bool:
+        """Whether it changes the head of another method's runs."""
+        return self.adjustment is not None
 
     @property
     def mean(self) -> float:
@@ -94,16 +99,16 @@ class Difference:
     def text(self) -> str:
         """In percentage points."""
         if self.radius is None:
-            return f"{_points(self.value)} points (no interval: one seed)"
-        low, high = _points(self.value - self.radius), _points(self.value + self.radius)
-        return f"{_points(self.value)} points (95% interval {low} to {high}, from the {self.by})"
+            return f"{points(self.value)} points (no interval: one seed)"
+        low, high = points(self.value - self.radius), points(self.value + self.radius)
+        return f"{points(self.value)} points (95% interval {low} to {high}, from the {self.by})"
 
     @property
     def interval(self) -> str:
         """In brackets, for tables."""
         if self.radius is None:
             return ""
-        return f"[{_points(self.value - self.radius)}, {_points(self.value + self.radius)}]"
+        return f"[{points(self.value - self.radius)}, {points(self.value + self.radius)}]"
 
 
 @dataclass(frozen=True)
@@ -126,13 +131,13 @@ def find_methods(group: Group, folder: Path) -> list[Method]:
 def _method(name: str, part: DataFrame, classes: int, folder: Path) -> Method:
     rows = part.to_dict("records")
     accuracy = {int(row["seed"]): float(row["balanced_accuracy"]) for row in rows}
-    adjusted = bool(part["adjustment"].notna().any())
+    adjusted = next((slug for slug in part["adjustment"] if isinstance(slug, str)), None)
     finals = [final for row in rows if len((final := _final(row, folder)).get("recall") or []) == classes]
     if not classes or not finals:
-        return Method(name, part["run_id"].tolist(), accuracy, is_adjusted=adjusted)
+        return Method(name, part["run_id"].tolist(), accuracy, adjustment=adjusted)
     recalls = np.array([final["recall"] for final in finals], dtype=np.float64).mean(axis=0)
     recall = [None if math.isnan(value) else round(value, 4) for value in recalls.tolist()]
-    made = {"name": name, "runs": part["run_id"].tolist(), "accuracy": accuracy, "is_adjusted": adjusted}
+    made = {"name": name, "runs": part["run_id"].tolist(), "accuracy": accuracy, "adjustment": adjusted}
     matrices = [final["confusion"] for final in finals if final.get("confusion")]
     if len(matrices) < len(finals):
         return Method(**made, recall=recall)
@@ -232,7 +237,8 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f}%"
 
 
-def _points(value: float) -> str:
+def points(value: float) -> str:
+    """A difference of fractions in percentage points."""
     return f"{100 * value:+.1f}".replace("-", "−")
 
 
@@ -292,8 +298,18 @@ def _next_steps(methods: list[Method], best: Method, baseline: Method, folder: P
             : ENOUGH_SEEDS - len(method.accuracy)
         ]
     ]
+    min_seeds = min(len(method.accuracy) for method in (best, baseline))
     if commands and len(methods) > 1:
-        steps.append(("Train more seeds, so that the difference has an interval over seeds:", commands))
+        why = "the difference has an interval over seeds" if min_seeds == 1 else "the interval over seeds is narrower"
+        steps.append((f"Train more seeds, so that {why}:", commands))
+    if best.adjustment and (others := _not_adjusted(best, methods)):
+        runs_of = [run_folder_of(folder, run) for run in (best.runs[0], *others)]
+        made = runs_of[0].adjustment(best.adjustment) or {}
+        if made.get("method"):
+            commands = [
+                _command("adjust", run.path, method=made["method"], tau=f"{made['tau']:g}") for run in runs_of[1:]
+            ]
+            steps.append(("Adjust the other seeds, too:", commands[: ENOUGH_SEEDS - len(best.runs)] or commands[:1]))
     if not any(method.is_adjusted for method in methods):
         command = _command("adjust", path(baseline), method="logit_adjustment")
         steps.append((f"Adjust the head of {baseline.name} for rare classes, which trains nothing:", [command]))
@@ -301,8 +317,15 @@ def _next_steps(methods: list[Method], best: Method, baseline: Method, folder: P
         command = _command("tune", config=path(best), runs=runs)
         steps.append(("Let cross-validation choose the loss, β and γ:", [command]))
     if not steps:
-        steps.append(("Look at each class of the best run:", [_command("evaluate", path(best))]))
+        options = {"adjustment": best.adjustment} if best.adjustment else {}
+        steps.append(("Look at each class of the best run:", [_command("evaluate", path(best), **options)]))
     return steps[:2]
+
+
+def _not_adjusted(adjusted: Method, methods: list[Method]) -> list[str]:
+    """Runs of other seeds than those whose head is adjusted."""
+    parent = next((each for each in methods if not each.is_adjusted and adjusted.runs[0] in each.runs), None)
+    return [] if parent is None else [run for run in parent.runs if run not in adjusted.runs]
 
 
 def _command(*words: object, **options: object) -> str:

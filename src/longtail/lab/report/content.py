@@ -19,6 +19,7 @@ from longtail.lab.report.tables import (
     known_columns,
     percent_cell,
     shown,
+    shown_as,
     value_cell,
 )
 from longtail.lab.training.cost import duration
@@ -79,17 +80,23 @@ def find_groups(frame: DataFrame, runs: Path, *may_differ: str) -> list[Group]:
     parts = experiments(frame, *may_differ)
     rows = [to_records(part.iloc[:1])[0] | {"method": ""} for part in parts]
     names = telling_columns(rows, known_columns(rows), COMMON)
+    together = sorted(zip(rows, parts, strict=True), key=lambda pair: _order(pair[0], names))
     forms = {"data": "{}", "model": "{}", "epochs": "{} epochs"}
     groups = []
-    for row, part in zip(rows, parts, strict=True):
+    for row, part in together:
         told = [name for name in names if row[name] is not None and name not in may_differ]
-        texts = [forms.get(name, f"{column_title(name)} {{}}").format(shown(row[name])) for name in told]
+        texts = [forms.get(name, f"{column_title(name)} {{}}").format(shown_as(name, row[name])) for name in told]
         try:
             classes, counts = classes_of(runs, part)
         except ConfigError:
             classes, counts = [], []
         groups.append(Group(", ".join(texts), part, classes, counts))
     return groups
+
+
+def _order(row: Row, names: list[str]) -> list[tuple[bool, str | float]]:
+    values = [row[name] if isinstance(row[name], (int, float)) else shown(row[name]) for name in names]
+    return [(isinstance(value, str), value) for value in values]
 
 
 def searches(runs: Path) -> list[tuple[str, Table]]:

@@ -28,7 +28,7 @@ from longtail.lab.experiments.aggregate import without_folds
 from longtail.lab.experiments.results import load_results, run_folder_of, to_records
 from longtail.lab.files import write_atomically
 from longtail.lab.report import content, tables
-from longtail.lab.report.compare import Method, difference, find_methods, find_verdict
+from longtail.lab.report.compare import Method, difference, find_methods, find_verdict, points
 from longtail.lab.report.figures import FIGURES, Inputs
 from longtail.lab.report.figures.runs import compared
 from longtail.lab.report.formats import script_text, templates, vega
@@ -39,7 +39,7 @@ from longtail.lab.training.evaluation import open_run_data
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["make_page", "write_page"]
+__all__ = ["make_explorer", "make_page", "write_page"]
 
 MOST_CHARTS = 1_400_000
 """Characters of all charts together: with the charts' library, which takes 0.9 MB, the page stays below 3 MB."""
@@ -158,6 +158,18 @@ def make_page(runs: Path | str, title: str | None = None, *, images: bool = True
     )
 
 
+def make_explorer() -> str:
+    """The explorer of class weights alone, as a page.
+
+    Example:
+        >>> "cifar10, imbalance 100" in make_explorer()
+        True
+    """
+    explorer = Markup(script_text(_asset("explorer.js")))
+    page = templates().get_template("explorer_page.html")
+    return page.render(presets=_presets([]), css=Markup(_asset("report.css")), explorer_js=explorer)
+
+
 def _sections(complete: bool) -> list[tuple[str, str]]:
     named = {"verdict": "Verdict", "compare": "Compare", "confusion": "Confusions", "mistakes": "Mistakes"}
     named = named if complete else {}
@@ -205,7 +217,7 @@ def _change(baseline: Method, method: Method) -> tables.Cell:
     if method is baseline:
         return tables.Cell("baseline")
     found = difference(baseline, method)
-    return tables.number_cell(100 * found.value, found.interval, "+.1f")
+    return tables.Cell(points(found.value), found.value, found.interval)
 
 
 def _method(method: Method, mistakes: list[Any], order: tuple[str, ...]) -> dict[str, Any]:

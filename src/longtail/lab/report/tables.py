@@ -31,6 +31,7 @@ __all__ = [
     "run_table",
     "setting_table",
     "shown",
+    "shown_as",
     "text_table",
     "value_cell",
 ]
@@ -209,7 +210,11 @@ def setting_table(frame: DataFrame, differences: Mapping[str, Cell] | None = Non
     lines = []
     for row in settings:
         change = change_of.get(row_key(row, SETTING))
-        cells = [Cell(row["method"], row["method"]), *(value_cell(row[name]) for name in names), value_cell(row["n"])]
+        cells = [
+            Cell(row["method"], row["method"]),
+            *(_told_cell(name, row[name]) for name in names),
+            value_cell(row["n"]),
+        ]
         cells += [percent_cell(row["balanced_accuracy_mean"], row["balanced_accuracy_std"])]
         cells += [number_cell(row["error_mean"], "" if row["error_std"] is None else f"± {row['error_std']:.2f}")]
         cells += [percent_cell(row[f"{name}_mean"]) for name in groups]
@@ -268,7 +273,9 @@ def known_columns(rows: list[Row]) -> list[str]:
 
 def column_title(name: str) -> str:
     """A column's name, for people."""
-    return {"model": "network", "macro_f1": "macro-F1", "f1": "F1"}.get(name, name.replace("_", " "))
+    return {"model": "network", "macro_f1": "macro-F1", "f1": "F1", "fingerprint": "images"}.get(
+        name, name.replace("_", " ")
+    )
 
 
 def _is_numeric(rows: list[Row], name: str) -> bool:
@@ -280,9 +287,18 @@ def shown(value: Any) -> str:
     return MISSING if value is None else shortest(value)
 
 
+def shown_as(name: str, value: Any) -> str:
+    """A value of this column, for people: a fingerprint of images by its first characters."""
+    return shown(value)[: 8 if name == "fingerprint" else None]
+
+
 def value_cell(value: Any) -> Cell:
     """A value of a configuration."""
     return Cell(shown(value), value if isinstance(value, (int, float, str, type(None))) else shown(value))
+
+
+def _told_cell(name: str, value: Any) -> Cell:
+    return replace(value_cell(value), text=shown_as(name, value))
 
 
 def number_cell(value: float | None, note: str = "", form: str = ".2f") -> Cell:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -15,6 +18,9 @@ __all__ = ["Display"]
 
 LINE_SECONDS = 60.0
 """Without a terminal there is a line at least this often."""
+
+CURVE = 40
+"""Characters of a curve at most."""
 
 
 class Position(Protocol):
@@ -40,6 +46,7 @@ class Display:
         self.epochs, self.steps = epochs, steps
         self.began = self.said = time.monotonic()
         self.start = start.epoch * steps + start.step
+        self.lines: list[dict[str, Any]] = []
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -61,8 +68,10 @@ class Display:
         self.bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.bar.stop()
+        if kind is None and self.console.is_terminal and len(self.lines) > 1:
+            self.say(self.summary())
         if self.events:
             self.events.close()
 
@@ -85,7 +94,7 @@ class Display:
 
     def epoch(self, lines: list[dict[str, Any]]) -> None:
         """An epoch is over."""
-        line = lines[-1]
+        line, self.lines = lines[-1], lines
         tested = [line["error"] for line in lines if "error" in line]
         errors = f"error {tested[-1]:.2f}%, best {min(tested):.2f}%" if tested else "not tested yet"
         if "validation_balanced_accuracy" in line:
@@ -98,6 +107,16 @@ class Display:
             )
         self.record(line)
 
+    def summary(self) -> str:
+        """What the bar showed, as curves that stay."""
+        took = duration(time.monotonic() - self.began)
+        told = [f"{self.lines[-1]['epoch']} epochs in {took}"]
+        for name, title, unit in (("train_loss", "training loss", ""), ("error", "test error", "%")):
+            values = [line[name] for line in self.lines if name in line]
+            if len(values) > 1:
+                told.append(f"{title:<13} {values[0]:.4g}{unit} {curve(values)} {values[-1]:.4g}{unit}")
+        return "\n".join(told)
+
     def record(self, line: dict[str, Any]) -> None:
         """For TensorBoard."""
         if self.events:
@@ -109,3 +128,17 @@ class Display:
         """A message that stays."""
         self.said = time.monotonic()
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def curve(values: Sequence[float]) -> str:
+    """Values as a line of blocks, the lowest and the highest as the lowest and the highest block.
+
+    Example:
+        >>> curve([3.0, 2.0, 1.5, 1.0, 1.0])
+        '█▅▃▁▁'
+    """
+    blocks = "▁▂▃▄▅▆▇█"
+    chosen = [values[round(index)] for index in np.linspace(0, len(values) - 1, min(len(values), CURVE))]
+    low, high = min(chosen), max(chosen)
+    scale = (len(blocks) - 1) / (high - low) if math.isfinite(high - low) and high > low else 0.0
+    return "".join(blocks[round((value - low) * scale)] if scale else blocks[0] for value in chosen)

@@ -146,9 +146,10 @@ def describe(config: RunConfig, dataset: ImageDataset, cost: Cost, epoch: int, w
     held_out = f", {validation:,} validation" if validation else ""
     seconds = cost.seconds(config, train, test + validation, epoch) / world_size
     left = f"{config.optimizer.epochs - epoch} epochs" + (" left" if epoch else "")
+    frozen = ", frozen" if config.model.freeze else ""
     return (
         f"{dataset.name}: {train:,} training{held_out} and {test:,} test images, {classes:,} classes; "
-        f"{config.model.name}, {config.title}; {left}: about {duration(seconds)} "
+        f"{config.model.name}{frozen}, {config.title}; {left}: about {duration(seconds)} "
         f"({world_size * cost.images_per_second:,.0f} images/s)" + frozen_alternative(config, cost, train + test)
     )
 

@@ -27,6 +27,7 @@ from longtail.lab.locks import Lock
 from longtail.lab.training.checks import check_adjustment, check_data, check_epoch, check_result, damage_named
 from longtail.lab.training.errors import NotFinished, RunInUse, TrainingError
 from longtail.lab.training.metrics import without_details
+from longtail.lab.training.model_card import model_card
 
 __all__ = ["RunFolder", "names_of_images"]
 
@@ -53,6 +54,7 @@ class RunFolder:
         self.model_file = path / "model.safetensors"
         self.result_file = path / "result.json"
         self.error_file = path / "error.json"
+        self.card_file = path / "README.md"
         self._lock: Lock | None = None
 
     @contextlib.contextmanager
@@ -106,7 +108,8 @@ class RunFolder:
     def _leftovers(self) -> list[Path]:
         """Files that a process was writing when it was killed."""
         pattern = re.compile(
-            r"\.(config\.json|data\.json|metrics\.jsonl|checkpoint\.pt|model\.safetensors|(result|error)\.json)\.\w+"
+            r"\.(config\.json|data\.json|metrics\.jsonl|checkpoint\.pt|model\.safetensors|README\.md|"
+            r"(result|error)\.json)\.\w+"
         )
         return [path for path in self.path.glob(".*.*") if pattern.fullmatch(path.name)]
 
@@ -214,7 +217,7 @@ class RunFolder:
         processes: int = 1,
         kept: int | None = None,
     ) -> None:
-        """Write the weights, and then the result: whoever finds it finds a complete run.
+        """Write the weights, the model card, and then the result: whoever finds it finds a complete run.
 
         Args:
             config: of the run.
@@ -238,6 +241,7 @@ class RunFolder:
             "processes": processes,
             "versions": versions(),
         }
+        write_atomically(self.card_file, model_card(config, self.data(), result["final"], versions()))
         write_atomically(self.result_file, _readable(result) + "\n")
         self.error_file.unlink(missing_ok=True)
         self.check_held()

@@ -91,9 +91,10 @@
   }
 
   /** An empty picture with horizontal lines at the ticks; scale maps values to heights from 0 to 1. */
-  function frame(index, height, ticks, scale) {
+  function frame(index, height, ticks, scale, foot = 24) {
     const width = Math.max(index.clientWidth, 200);
     const box = { left: 44, right: width - 8, top: 10, bottom: height - 24 };
+    height += foot - 24;
     const svg = node("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
     const y = (value) => box.bottom - (box.bottom - box.top) * Math.min(1, Math.max(0, scale(value)));
     for (const tick of ticks) {
@@ -118,10 +119,31 @@
     picture.svg.append(node("path", { class: kind, d: path.join("") }));
   }
 
-  function ends(picture, left, right) {
+  const clipped = (name, most = 16) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
+
+  /** How the names of classes fit below bars: level, slanted, or those of the first and the last class alone. */
+  function layout(index, names) {
+    const step = (Math.max(index.clientWidth, 200) - 52) / names.length;
+    const longest = largest(names.map((name) => clipped(name).length));
+    if (longest * 7 < step) return { kind: "level", foot: 24 };
+    return step >= 13 ? { kind: "slanted", foot: 24 + longest * 4.5 } : { kind: "ends", foot: 24 };
+  }
+
+  function label(picture, names, { kind }) {
     const { svg, box } = picture;
-    svg.append(node("text", { x: box.left, y: box.bottom + 18 }, left));
-    svg.append(node("text", { x: box.right, y: box.bottom + 18, "text-anchor": "end" }, right));
+    if (kind === "ends") {
+      svg.append(node("text", { x: box.left, y: box.bottom + 18 }, `${clipped(names[0])} (most frequent)`));
+      svg.append(node("text", { x: box.right, y: box.bottom + 18, "text-anchor": "end" }, `${clipped(names.at(-1))} (rarest)`));
+      return;
+    }
+    const step = (box.right - box.left) / names.length;
+    names.forEach((name, index) => {
+      const x = box.left + (index + 0.5) * step;
+      const place = kind === "level"
+        ? { x, y: box.bottom + 18, "text-anchor": "middle" }
+        : { "text-anchor": "end", transform: `translate(${x + 4} ${box.bottom + 12}) rotate(-40)` };
+      svg.append(node("text", place, clipped(name)));
+    });
   }
 
   /** 1, 2 or 5 times a power of ten, so that at most five of them reach the value. */
@@ -133,23 +155,25 @@
     return ticks;
   }
 
-  function drawNumbers(counts, effective) {
+  function drawNumbers(names, counts, effective) {
+    const chosen = layout(get("numbers-chart"), names);
     const top = Math.ceil(Math.log10(largest(counts)) + 1e-9) || 1;
     const ticks = Array.from({ length: top + 1 }, (_, index) => 10 ** index);
     // Half a decade below 1, so that a class of one image has a bar.
-    const picture = frame(get("numbers-chart"), 190, ticks, (value) => (Math.log10(value) + 0.5) / (top + 0.5));
+    const picture = frame(get("numbers-chart"), 190, ticks, (value) => (Math.log10(value) + 0.5) / (top + 0.5), chosen.foot);
     bars(picture, counts, "images");
     bars(picture, effective, "effective");
-    ends(picture, "most frequent", "rarest");
+    label(picture, names, chosen);
   }
 
-  function drawWeights(weights) {
+  function drawWeights(names, weights) {
+    const chosen = layout(get("weights-chart"), names);
     const most = Math.max(largest(weights), 1) * 1.05;
-    const picture = frame(get("weights-chart"), 190, niceTicks(most), (value) => value / most);
+    const picture = frame(get("weights-chart"), 190, niceTicks(most), (value) => value / most, chosen.foot);
     bars(picture, weights, "effective");
     const { svg, box, y } = picture;
     svg.append(node("line", { class: "one", x1: box.left, x2: box.right, y1: y(1), y2: y(1) }));
-    ends(picture, "most frequent", "rarest");
+    label(picture, names, chosen);
   }
 
   const PROBABILITIES = Array.from({ length: 200 }, (_, index) => (index + 1) / 200);
@@ -235,8 +259,9 @@
     const effective = counts.map((n) => effectiveNumber(n, beta));
     const weights = classWeights(counts, beta, normalize);
     const order = counts.map((_, index) => index).sort((a, b) => counts[b] - counts[a]);
-    drawNumbers(order.map((index) => counts[index]), order.map((index) => effective[index]));
-    drawWeights(order.map((index) => weights[index]));
+    const ordered = (values) => order.map((index) => values[index]);
+    drawNumbers(ordered(names), ordered(counts), ordered(effective));
+    drawWeights(ordered(names), ordered(weights));
     const [frequent, rare] = [weights[counts.indexOf(most)], weights[counts.indexOf(least)]];
     const curves = [
       ["entropy", "cross-entropy", (p) => focal(p, 0)],

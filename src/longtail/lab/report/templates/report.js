@@ -158,6 +158,7 @@
   function confusions(experiment, method) {
     const { classes, counts } = experiment;
     const there = method.tested.length > 0;
+    get("confusions").hidden = !there;
     get("matrix").replaceChildren();
     get("pairs").replaceChildren();
     if (!there) {
@@ -189,6 +190,7 @@
     const pairs = method.confused.slice(0, PAIRS).map(([label, predicted, images]) => [classes[label], make("td", {}, classes[predicted]),
       make("td", { class: "number" }, whole(images), " ", make("small", {}, `${percent(images / method.tested[label])}%`))]);
     fill("pairs", [["true class"], ["predicted as"], ["images", "number"]], pairs);
+    if (!pairs.length) get("pairs").replaceChildren(make("caption", {}, "No test image was misclassified."));
   }
 
   function mistakes(experiment, method) {
@@ -196,7 +198,9 @@
     const shown = method.mistakes.slice(0, 24);
     get("mistakes-about").textContent = shown.length
       ? `${method.name}, first seed: the most confident errors of the rarest classes, the rarest class first.`
-      : "No images: none was misclassified, they were left out (--no-images), the runs are of an older version, or the images are not there any more.";
+      : !method.tested.length ? "These runs kept no mistakes: they are of an older version."
+      : !method.confused.length ? `${method.name} misclassified no test image.`
+      : "The images were left out (--no-images), or they are no longer where the runs found them.";
     get("thumbnails").replaceChildren(...shown.map(([image, label, predicted, confidence]) => make("li", {},
       make("img", { src: image, alt: `A test image of ${classes[label]}`, loading: "eager" }),
       make("span", {}, make("strong", {}, classes[label]), make("small", {}, ` ${counts[label].toLocaleString("en")} training images`)),
