@@ -64,7 +64,9 @@ def _for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
     text = source[0]
     # Records are outside of this folder; pages in benchmarks/ include them.
     up = "../" * page.count("/")
-    for record in re.findall(r"\]\(((?:\.\./)+results/(?:bench|advise|small|resnet32|photographs|table2)/[\w-]+\.md)\)", text):
+    for record in re.findall(
+        r"\]\(((?:\.\./)+results/(?:bench|advise|small|resnet32|photographs|table2)/[\w-]+\.md)\)", text
+    ):
         if (DOCS / "reference" / "benchmarks" / Path(record).name).exists():
             text = text.replace(f"({record})", f"({up}reference/benchmarks/{Path(record).name})")
     # A doctest ends with an empty line; a block of code need not.

@@ -447,4 +447,4 @@ def test_the_command_that_is_printed_trains_the_same_run(tmp_path):
     assert code == 0, errors
     assert json.loads(out)["run_id"] == config.run_id
     assert (options.runs / config.run_id / "result.json").exists()
-    assert "--data-dir" in words
+    assert f"data_dir={options.data_dir}" in words

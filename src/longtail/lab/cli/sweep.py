@@ -66,7 +66,7 @@ def sweep_command(
     if list_:
         _list(as_json)
         return
-    configs, options = _configs(name, scale), running.options
+    configs, options = _configs(name, scale), RunOptions(**vars(running))
     if dry_run:
         preview(configs, options, where, as_json)
         return

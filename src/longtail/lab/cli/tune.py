@@ -15,6 +15,7 @@ from longtail.lab.cli.arguments import (
     command_for,
     flag,
     resolve,
+    run_options,
 )
 from longtail.lab.cli.output import console, print_json, progress
 from longtail.lab.cli.train import finetuning_advice
@@ -56,7 +57,7 @@ def tune_command(
             return config
         return replace(config, data=replace(config.data, fold=replace(config.data.fold, folds=folds)))
 
-    options = running.options
+    options = run_options(setup, **vars(running))
     result = tune(configure, search, options, where, progress(), dry_run=dry_run)
     if result is None:
         return

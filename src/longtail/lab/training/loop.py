@@ -13,7 +13,6 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from longtail._checks import check_positive_integer
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
 from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset
 from longtail.lab.data.batches import cut
@@ -60,7 +59,6 @@ def train(
     config: RunConfig,
     options: RunOptions = RunOptions(),
     console: Console | None = None,
-    devices: int | None = None,
 ) -> Path:
     """Train a configuration, or resume it, and return its run folder.
 
@@ -71,8 +69,6 @@ def train(
         config: what to train.
         options: where and how.
         console: where to show progress.
-        devices: how many processes, each with its GPU or its part of the CPU; by default one for each GPU, or one. With
-            torchrun, it decides.
 
     Example:
         >>> from dataclasses import replace
@@ -84,8 +80,6 @@ def train(
         ...     sorted(file.name for file in path.glob("*.json"))
         ['config.json', 'data.json', 'result.json']
     """
-    if devices is not None:
-        check_positive_integer("devices", devices)
     if config.is_identified and (done := _complete(config, options, console)):
         return done  # without opening the data
     # First the data: a run that cannot start leaves no folder, and says why once, before it starts other processes.
@@ -96,7 +90,7 @@ def train(
     backbone = FrozenBackbone(config, dataset) if config.model.freeze else None
     network = build_network(config, dataset) if backbone is None else None
     folder = RunFolder(options.runs / config.run_id)
-    fabric = make_fabric(config.precision, options.accelerator, devices)
+    fabric = make_fabric(config.precision, options.accelerator, options.devices)
     console = console if fabric.is_global_zero else None
     if backbone is not None:
         computed_by_first(
