@@ -88,6 +88,7 @@ def train(
         return done
     # Refuses initial weights that do not fit.
     backbone = FrozenBackbone(config, dataset) if config.model.freeze else None
+    torch.manual_seed(config.seed)
     network = build_network(config, dataset) if backbone is None else None
     folder = RunFolder(options.runs / config.run_id)
     fabric = make_fabric(config.precision, options.accelerator, options.devices)
@@ -96,12 +97,15 @@ def train(
         computed_by_first(
             fabric, lambda: backbone.compute(device=fabric.device, workers=options.workers, console=console)
         )
-    cost = measure_inputs(config, fabric, dataset, network, backbone)
+        torch.manual_seed(config.seed)
+        network = build_head(config, backbone.size, len(dataset.classes))
+    assert network is not None
+    cost = measure_inputs(config, fabric, dataset, network)
     check_memory(config, cost, available_memory(fabric.device), fabric.world_size)
     with enough_memory(config), folder.written(), opened_by_first(folder, config, fabric), stop_signals() as stop:
         if fabric.world_size == 1 and folder.result_file.exists():
             return folder.path  # another process has finished it since
-        training = Training.new(config, options, fabric, dataset, folder, backbone)
+        training = Training.new(config, options, fabric, dataset, folder, network, backbone)
         notes = [*dataset.notes, *training.resume(subset)]
         lines = training.lines
         notes.append(describe(config, dataset, cost, training.state.epoch, fabric.world_size))
@@ -187,15 +191,10 @@ class Training:
         fabric: Fabric,
         dataset: ImageDataset,
         folder: RunFolder,
+        network: nn.Module,
         backbone: FrozenBackbone | None = None,
     ) -> Training:
-        """With new weights."""
-        torch.manual_seed(config.seed)
-        network = (
-            build_network(config, dataset)
-            if backbone is None
-            else build_head(config, backbone.size, len(dataset.classes))
-        )
+        """Of a network with its initial weights, or of a head on features of a frozen backbone."""
         if config.sync_batch_norm and fabric.world_size > 1:
             synchronise_batch_norms(network)
         # Convolutions are faster with the channels of a pixel side by side.
