@@ -165,8 +165,8 @@ def resolve(*arguments: Any, loss: LossConfig | None = None, base: RunConfig | N
 
     Args:
         arguments: groups of flags in which None means "as the recipe says".
-        loss: the loss, in place of flags.
-        base: where to start from, in place of a recipe.
+        loss: the loss, instead of flags.
+        base: where to start from, instead of a recipe.
 
     Example:
         >>> resolve(SetupArguments(data="cifar10", epochs=20), LossArguments(loss="focal", beta=0.999)).run_id[:32]

@@ -207,7 +207,7 @@ def predict_command(
             raise ValueError(f"{path} does not exist")
         inside = [path]
         if path.is_dir():
-            inside = [path / place / name for place, folder in list_images(path).items() for name in folder.images]
+            inside = [path / inner / name for inner, folder in list_images(path).items() for name in folder.images]
         if not inside:
             raise ValueError(f"{path} holds no images")
         paths += inside
