@@ -195,7 +195,7 @@ def pillow_loop(dataset: PlainCifar) -> Callable[[], None]:
 def start(folder: Path, quick: bool) -> Result:
     """Seconds from the start of the process to the first step, new and resumed, and memory after some steps."""
     steps = "2" if quick else "8"
-    command = ["train", "--data", "cifar10", "--data-dir", str(folder), "--accelerator", "cpu"]
+    command = ["train", "--data", "cifar10", "--set", f"data_dir={folder}", "--set", "accelerator=cpu"]
     command += ["--epochs", "2"]
     rounds: dict[str, list[float]] = {"new": [], "resumed": []}
     memory: dict[str, list[float]] = {"train": [], "a bare loop": []}

@@ -88,7 +88,7 @@ def _check(
 ) -> None:
     """Take out of ``near`` the doubtful pairs that are not."""
     doubtful &= near
-    places = np.flatnonzero(doubtful)
-    for start in range(0, len(places), CHECKED):
-        i, j = np.divmod(places[start : start + CHECKED], near.shape[1])
+    indices = np.flatnonzero(doubtful)
+    for start in range(0, len(indices), CHECKED):
+        i, j = np.divmod(indices[start : start + CHECKED], near.shape[1])
         near[i, j] = np.linalg.norm(rows[i] - columns[j], axis=1) <= radius

@@ -121,13 +121,13 @@ def check_labels_in_range(argument: str, indices: IntArray, num_classes: int) ->
     outside = (indices < 0) | (indices >= num_classes)
     if outside.any():
         where = np.argwhere(outside)[0].tolist()
-        place = where[0] if len(where) == 1 else tuple(where)
+        index = where[0] if len(where) == 1 else tuple(where)
         label = int(indices[outside][0])
         hint = "; classes start at 0" if label == num_classes else ""
         if argument == "target" and label < 0:
             hint = f"; to skip it pass ignore_index={label}"
         raise ValueError(
-            f"{argument} must be in [0, {num_classes}) for {num_classes} classes, got {label} at index {place}{hint}"
+            f"{argument} must be in [0, {num_classes}) for {num_classes} classes, got {label} at index {index}{hint}"
         )
 
 

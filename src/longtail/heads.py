@@ -117,7 +117,7 @@ class NormedLinear(nn.Linear):
     Args:
         in_features: length of the features.
         out_features: C.
-        scale: s > 0. 1 for :func:`longtail.functional.ldam_loss`, which has a scale of its own.
+        scale: s > 0. 1 for :func:`longtail.functional.ldam_loss`, which scales by itself.
         device, dtype: of the weights, as in ``nn.Linear``.
 
     Example:

@@ -13,7 +13,7 @@ from longtail._modules import *  # noqa: F403
 from longtail._modules import COMMON, Device, Loss, LossFunction, Weighted, is_meta
 from longtail._modules import LOSSES as LOSSES  # the lab knows it from here
 from longtail.counts import class_counts, to_numpy
-from longtail.functional._apply import REDUCTIONS, is_traced, mean_weight, no_indices, own_weight, reduce_rows
+from longtail.functional._apply import REDUCTIONS, is_traced, mean_weight, no_indices, reduce_rows, sample_weights
 from longtail.functional._blocked import compute_dtype
 from longtail.weights import DEFAULT_BETA as DEFAULT_BETA
 from longtail.weights import class_weights
@@ -280,7 +280,7 @@ class ClassBalanced(Weighted):
         if dense:
             weight, valid = mean_weight(target.to(class_weight.dtype), class_weight), None
         else:
-            _, weight, valid = own_weight(target, class_weight, self.ignore_index, check=not is_traced(target))
+            _, weight, valid = sample_weights(target, class_weight, self.ignore_index, check=not is_traced(target))
         rows = self.base_loss(inputs, target)
         if rows.shape == shape and rows.shape != weight.shape:
             rows = rows.sum(1)

@@ -84,7 +84,7 @@ def class_aware_order(
 ) -> IntArray:
     """The samples of an epoch, one after the other: always the same for the same arguments.
 
-    A class of probability p has ⌊pN⌋ or ⌈pN⌉ of the N places, at random such that pN is the mean, and its places are
+    A class of probability p has ⌊pN⌋ or ⌈pN⌉ of the N positions, at random such that pN is the mean, and they are
     spread over the epoch at random. They are filled in rounds: every sample of the class comes once, in random order,
     before any comes again. Independent draws would have the same means, but repeat some samples and leave out others by
     chance, even where each could come once; in rounds, β = 0 is an ordinary shuffled epoch.
@@ -118,10 +118,10 @@ def class_aware_order(
     random = np.random.default_rng([seed, epoch])
     draws = _draws(probabilities, len(classes) if num_samples is None else num_samples, random)
     samples = _in_rounds(classes, counts, draws, random)
-    # Which class has which place; the samples of a class then fill its places from the first to the last.
-    places = np.argsort(random.permutation(np.repeat(np.arange(len(counts)), draws)), kind="stable")
+    # Which class has which position; the samples of a class then fill its positions from the first to the last.
+    positions = np.argsort(random.permutation(np.repeat(np.arange(len(counts)), draws)), kind="stable")
     order = np.empty_like(samples)
-    order[places] = samples
+    order[positions] = samples
     return order
 
 
@@ -134,7 +134,7 @@ def _class_indices(labels: Any) -> IntArray:
 
 
 def _draws(probabilities: FloatArray, count: int, random: np.random.Generator) -> IntArray:
-    """How many of ``count`` places each class has: the expected number, rounded up or down at random."""
+    """How many of ``count`` positions each class has: the expected number, rounded up or down at random."""
     # Rounded: where the expected numbers are whole, they stay what they are whatever is drawn.
     edges = np.round(np.cumsum(probabilities) * count, 6)
     edges[-1] = count
@@ -150,8 +150,8 @@ def _in_rounds(classes: IntArray, counts: IntArray, draws: IntArray, random: np.
     number = np.arange(len(samples)) - np.repeat(np.cumsum(of_sample) - of_sample, of_sample)
     samples = samples[np.lexsort((random.random(len(samples)), number, classes[samples]))]
     sizes = counts * rounds
-    place = np.arange(len(samples)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    chosen: IntArray = samples[place < np.repeat(draws, sizes)]
+    position = np.arange(len(samples)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    chosen: IntArray = samples[position < np.repeat(draws, sizes)]
     return chosen
 
 
@@ -159,8 +159,8 @@ class ClassAwareSampler(Sampler[int]):
     r"""Samples for a ``DataLoader`` such that rare classes come more often.
 
     The order of an epoch is :func:`class_aware_order`, a pure function of seed and epoch. Process r of R takes its
-    places r, r + R, r + 2R, … of that one order: together the processes see what a single one would, each as many
-    samples, and at most R - 1 places at the end are left out. Call :meth:`set_epoch` before each epoch.
+    positions r, r + R, r + 2R, … of that one order: together the processes see what a single one would, each as many
+    samples, and at most R - 1 positions at the end are left out. Call :meth:`set_epoch` before each epoch.
 
     Args:
         labels: class indices, shape (N,): as in :func:`longtail.class_counts`, a data set included.
@@ -238,7 +238,7 @@ class ClassAwareSampler(Sampler[int]):
 
         Args:
             epoch: the epoch.
-            start: samples of it that this process has seen already: for a training that goes on in the middle of an
+            start: samples of it that this process has seen already: for a training that resumes in the middle of an
                 epoch, its steps times the batch size of a process. The sampler cannot know it, since the workers of a
                 ``DataLoader`` are ahead of the training.
 

@@ -1,4 +1,4 @@
-"""Samples per class → effective numbers → class weights. The one place where weights are normalised."""
+"""Samples per class → effective numbers → class weights. Weights are normalised here and nowhere else."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def class_weight_dict(class_weight: Any, classes: Sequence[Any] | None = None) -
         raise ValueError(f"classes has {len(names)} names but class_weight has {len(weights)} weights")
     found = dict(zip(names, weights, strict=True))
     if len(found) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
         raise ValueError(f"classes has the name {twice!r} twice")
     return found
 

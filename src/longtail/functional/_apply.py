@@ -32,9 +32,9 @@ __all__ = [
     "look_up",
     "mean_weight",
     "no_indices",
-    "own_weight",
     "reduce_rows",
     "row_maximum",
+    "sample_weights",
 ]
 
 REDUCTIONS = ("mean", "sum", "none", "weighted_mean")
@@ -102,7 +102,7 @@ def _choose(
     if dense:
         weight, valid = mean_weight(target, class_weight, blocked=not (traced or definition)), None
     else:
-        target, weight, valid = own_weight(target, class_weight, ignore_index, check=not traced)
+        target, weight, valid = sample_weights(target, class_weight, ignore_index, check=not traced)
     fused = traced and row_loss.separable and not (dense or label_smoothing) and _is_fusible(logits, target)
     if definition or (traced and not fused):
         rows = differentiable_rows(row_loss, logits.to(class_weight.dtype), target, label_smoothing)
@@ -146,12 +146,12 @@ def _cross_entropy(
             weight = class_weight / max(target.numel(), 1)
             return F.cross_entropy(logits, target, weight, ignore_index=_NO_LABEL, reduction="sum")
     except IndexError:
-        own_weight(target, class_weight, ignore_index, check=checked)
+        sample_weights(target, class_weight, ignore_index, check=checked)
     weight = class_weight / (target != ignore_index).sum().clamp(min=1)
     return F.cross_entropy(logits, target, weight, ignore_index=ignore_index, reduction="sum")
 
 
-def own_weight(
+def sample_weights(
     target: Tensor, class_weight: Tensor, ignore_index: int, check: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Class indices as int64 with 0 for the ignored, the weight of each, and which count: None for all of them.

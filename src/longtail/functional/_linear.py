@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from longtail._checks import check_choice, check_integer
-from longtail.functional._apply import REDUCTIONS, is_traced, no_indices, own_weight
+from longtail.functional._apply import REDUCTIONS, is_traced, no_indices, sample_weights
 from longtail.functional._blocked import compute_dtype
 from longtail.functional._class_shards import Shards
 from longtail.functional._counts import counts_beside, log_prior
@@ -61,7 +61,7 @@ def _linear_loss(
     if class_weight is None:
         class_weight = torch.ones(classes, dtype=dtype, device=features.device)
     _check_per_class("class_weight", class_weight, classes, features)
-    target, sample_weight, _ = own_weight(target, class_weight.to(dtype), ignore_index, check=True)
+    target, sample_weight, _ = sample_weights(target, class_weight.to(dtype), ignore_index, check=True)
     offset = None if bias is None else bias.to(dtype)
     if counts is not None:
         shift = _prior_shift(counts, tau, classes, features)

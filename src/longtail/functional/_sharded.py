@@ -29,7 +29,7 @@ def sharded_loss(
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
     mesh, batched = logits.device_mesh, logits.dim() > 1
-    samples = [Shard(0) if batched and place == Shard(0) else Replicate() for place in logits.placements]
+    samples = [Shard(0) if batched and placement == Shard(0) else Replicate() for placement in logits.placements]
     if isinstance(target, DTensor):
         target = target.redistribute(mesh, samples)
     else:  # the labels of all samples, the same in every process
@@ -42,7 +42,7 @@ def sharded_loss(
     loss: Tensor = losses.sum().redistribute(mesh, [Replicate()] * mesh.ndim)  # type: ignore[attr-defined]
     if divisor is None:
         return loss
-    sums = [Partial() if place == Shard(0) else place for place in samples]
+    sums = [Partial() if placement == Shard(0) else placement for placement in samples]
     whole: Tensor = DTensor.from_local(divisor, mesh, sums, run_check=False)
     whole = whole.redistribute(mesh, [Replicate()] * mesh.ndim)  # type: ignore[attr-defined]
     return loss / torch.where(whole > 0, whole, 1)

@@ -9,6 +9,11 @@ from typing import Self
 
 from filelock import FileLock, Timeout
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 __all__ = ["Lock"]
 
 
@@ -17,6 +22,7 @@ class Lock:
 
     Args:
         path: the file, made if it is missing.
+        with_folder: lock its folder, too, where the system can: then a lock file that somebody deletes lets nobody in.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -25,9 +31,10 @@ class Lock:
         (True, False)
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, with_folder: bool = False) -> None:
+        self.path, self.with_folder = path, with_folder and fcntl is not None
         self._file: os.stat_result | None = None
+        self._folder: int | None = None
         self._lock = FileLock(path, thread_local=False, poll_interval=0.02, on_acquired=self._remember)
 
     def _remember(self, descriptor: int) -> None:
@@ -40,13 +47,34 @@ class Lock:
                 self._lock.acquire(blocking=wait)
             except Timeout:
                 return False
+            if self.with_folder and not self._lock_folder(wait):
+                self.release()
+                return False
             if self.is_held():
                 return True
             self.release()  # the file was deleted meanwhile, and a lock on it keeps nobody out
 
-    def is_held(self) -> bool:
-        """Whether it is still a lock: on the file that others find, not on one that was deleted."""
+    def _lock_folder(self, wait: bool) -> bool:
+        """Lock the folder by its descriptor, which filelock cannot do."""
+        self._folder = os.open(self.path.parent, os.O_RDONLY)
         try:
+            fcntl.flock(self._folder, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without such locks: the file alone is locked
+            self._unlock_folder()
+        return True
+
+    def _unlock_folder(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder)
+        self._folder = None
+
+    def is_held(self) -> bool:
+        """Whether it is still a lock: on the file or folder that others find, not on one that was deleted."""
+        try:
+            if self._folder is not None:
+                return os.path.samestat(os.stat(self.path.parent), os.fstat(self._folder))
             return self._file is not None and os.path.samestat(os.stat(self.path), self._file)
         except (FileNotFoundError, NotADirectoryError):
             return False
@@ -57,6 +85,7 @@ class Lock:
             with contextlib.suppress(PermissionError):  # of Windows, where the file goes with the lock
                 self.path.unlink()
         self._file = None
+        self._unlock_folder()
         self._lock.release()
 
     def __enter__(self) -> Self:

@@ -50,9 +50,9 @@ def test_the_table_ends_with_commands_that_train(capsys, tmp_path):
     commands = [line for line in printed.splitlines() if line.startswith("longtail train ")]
     assert len(commands) == 2
     for command in commands:
-        assert f"--data-dir {tmp_path}" in command
+        assert f"--set data_dir={tmp_path}" in command
         words = [*shlex.split(command)[1:], "--epochs", "1", "--model", "resnet8", "--runs", str(tmp_path / "runs")]
-        _, error, code = run(capsys, *words, "--accelerator", "cpu")
+        _, error, code = run(capsys, *words, "--set", "accelerator=cpu")
         assert code == 0, error
     betas = {len(RunFolder(path).config().loss.betas) for path in (tmp_path / "runs").iterdir()}
     assert betas == {0, 10}

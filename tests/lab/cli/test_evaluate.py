@@ -69,7 +69,7 @@ def test_images_that_are_gone_are_named_and_can_be_given_anew(capsys, moved, wor
 def test_an_unfinished_run_goes_on_with_images_that_were_moved(capsys, moved):
     path, new, old = moved
     RunFolder(new.parents[1] / path).result_file.unlink()
-    words = ["train", "--config", path, "--accelerator", "cpu", "--workers", "0"]
+    words = ["train", "--config", path, "--set", "accelerator=cpu", "--set", "workers=0"]
     _, error, code = run(capsys, *words)
     assert (code, error.count("\n")) == (2, 1)
     assert f"{old} does not exist; --data takes their new path" in error

@@ -51,6 +51,18 @@ def test_views_and_normalised_features_are_flags(photos, capsys):
     assert "views requires a frozen backbone" in error
 
 
+def test_a_dry_run_counts_the_features_that_are_not_in_the_cache(photos, capsys, monkeypatch):
+    words = ("train", "--data", photos, "--image-size", "32", "--epochs", "1")
+    cost = json.loads(run(capsys, *words, "--dry-run", "--json")[0])
+    (training,) = (each["seconds"] for each in cost["runs"])
+    assert cost["features_seconds"] > 0
+    assert cost["seconds"] == pytest.approx(cost["features_seconds"] + training)
+    assert cached_features() == []
+    assert run(capsys, *words)[2] == 0
+    cost = json.loads(run(capsys, *words, "--dry-run", "--json", "--seed", "1")[0])
+    assert cost["features_seconds"] == 0
+
+
 def test_an_interrupt_while_features_are_computed_leaves_nothing_but_what_was_written(tmp_path):
     photos = write_images(tmp_path / "photos", images=400)
     process = command("train", "--data", photos, "--image-size", "64", folder=tmp_path)

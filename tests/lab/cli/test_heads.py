@@ -53,7 +53,7 @@ def children(parent):
 
 
 def test_retrain_makes_a_run_beside_it_and_so_do_its_config_and_its_command(parent, capsys, monkeypatch):
-    words = ("--epochs", "2", "--lr", "0.05", "--accelerator", "cpu")
+    words = ("--epochs", "2", "--lr", "0.05", "--set", "accelerator=cpu")
     printed, error, code = run(capsys, "retrain", parent, *words)
     assert code == 0, error
     (name,) = children(parent)
@@ -67,7 +67,7 @@ def test_retrain_makes_a_run_beside_it_and_so_do_its_config_and_its_command(pare
     shutil.copytree(folder.path, "copy")
     command = shlex.split(command_for(config, RunOptions(accelerator="cpu")))[1:]
     short = ["train", "--config", parent, "--pretrained", parent, "--freeze", "--sampling", "class_balanced", *words]
-    again = ["train", "--config", "copy", "--accelerator", "cpu"]
+    again = ["train", "--config", "copy", "--set", "accelerator=cpu"]
     for repeated in (["retrain", *words, parent], command, [*short, "--set", "weighting=uniform"], again):
         shutil.rmtree(folder.path)
         printed, error, code = run(capsys, *repeated, "--json")

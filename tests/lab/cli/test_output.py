@@ -86,7 +86,20 @@ def test_data_commands_print_class_names_and_paths_escaped(capsys, photos):
 
 def test_runs_print_class_names_and_paths_escaped(capsys, photos, tmp_path):
     runs = tmp_path / "runs\x1b[31m"
-    flags = ["--data", photos, "--model", "resnet8", "--image-size", 8, "--epochs", 1, "--workers", 0, "--runs", runs]
+    flags = [
+        "--data",
+        photos,
+        "--model",
+        "resnet8",
+        "--image-size",
+        8,
+        "--epochs",
+        1,
+        "--runs",
+        runs,
+        "--set",
+        "workers=0",
+    ]
     for _ in range(2):  # the second says that there is nothing to train
         out, error, code = run(capsys, "train", *flags)
         assert code == 0, error

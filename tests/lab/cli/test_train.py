@@ -25,7 +25,18 @@ from tests.lab.cli.test_data import run
 from tests.lab.training.runs import no_room_for, small_config
 from tests.lab.training.test_run_folder import interrupted
 
-SMALL = ["--data", "digits", "--imbalance", "20", "--model", "resnet8", "--batch-size", "64", "--accelerator", "cpu"]
+SMALL = [
+    "--data",
+    "digits",
+    "--imbalance",
+    "20",
+    "--model",
+    "resnet8",
+    "--batch-size",
+    "64",
+    "--set",
+    "accelerator=cpu",
+]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +65,7 @@ def test_train_makes_a_run_and_says_where(finished, capsys):
 
 def test_a_config_file_repeats_a_run_exactly(finished, capsys, tmp_path):
     printed, _, code = run(
-        capsys, "train", "--config", finished / "config.json", "--runs", tmp_path, "--accelerator", "cpu", "--json"
+        capsys, "train", "--config", finished / "config.json", "--runs", tmp_path, "--set", "accelerator=cpu", "--json"
     )
     assert code == 0
     assert json.loads(printed)["run_id"] == finished.name
@@ -65,7 +76,7 @@ def test_a_config_file_repeats_a_run_exactly(finished, capsys, tmp_path):
 def test_flags_change_what_a_config_file_says(finished, capsys, tmp_path):
     run(
         capsys,
-        *("train", "--config", finished / "config.json", "--runs", tmp_path, "--accelerator", "cpu"),
+        *("train", "--config", finished / "config.json", "--runs", tmp_path, "--set", "accelerator=cpu"),
         *("--seed", "3", "--set", "weighting=uniform", "--epochs", "1"),
     )
     (path,) = tmp_path.iterdir()
@@ -210,8 +221,11 @@ def test_the_probabilities_of_predict_are_those_of_the_evaluation(finished, tmp_
             ["train", "--data", "digits", "--image-size", "32"],
             "image_size requires image files or a model of timm: digits has 8 × 8",
         ),
-        (["train", "--data", "digits", "--accelerator", "gpu"], "unknown accelerator 'gpu': did you mean 'cpu'?"),
-        (["train", "--data", "digits", "--workers", "-1"], "workers must be a finite number >= 0, got -1"),
+        (["train", "--data", "digits", "--set", "accelerator=gpu"], "unknown accelerator 'gpu': did you mean 'cpu'?"),
+        (["train", "--data", "digits", "--set", "workers=-1"], "workers must be a finite number >= 0, got -1"),
+        (["train", "--data", "digits", "--set", "devices=0"], "devices must be at least 1, got 0"),
+        (["train", "--data", "digits", "--set", "workers=x"], "workers cannot be 'x'"),
+        (["tune", "--data", "digits", "--set", "devices=2"], "devices is for a single run"),
         (["train", "--data", "digits", "--set", "folds=3", "--set", "fold=3"], "fold must be from 0 to 2, got 3"),
         (["evaluate", "nowhere"], "nowhere does not exist"),
         (["predict", "nowhere", "nothing.png"], "nowhere does not exist"),
@@ -236,7 +250,7 @@ def test_a_folder_of_images_is_trained_on(capsys, tmp_path, network):
     printed, error, code = run(
         capsys,
         *("train", "--data", tmp_path / "photos", *network, "--epochs", "1", "--batch-size", "4"),
-        *("--image-size", "32", "--workers", "0", "--runs", tmp_path / "runs", "--accelerator", "cpu"),
+        *("--image-size", "32", "--set", "workers=0", "--runs", tmp_path / "runs", "--set", "accelerator=cpu"),
     )
     assert code == 0, error
     (path,) = (tmp_path / "runs").iterdir()
@@ -282,15 +296,6 @@ def test_weights_and_networks_that_cannot_be_used_are_one_line(capsys, tmp_path,
     assert not (tmp_path / "runs").exists()
 
 
-CHECKPOINTS_AT_ONCE = """
-from longtail.lab.cli import arguments, main
-from longtail.lab.config import RunOptions
-
-arguments.RunningArguments.options = property(
-    lambda self: RunOptions(runs=self.runs, accelerator="cpu", checkpoint_minutes=0.0)
-)
-main()
-"""
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -298,7 +303,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
     ("launcher", "flags"),
     [
         pytest.param(TORCHRUN, [], id="torchrun"),
-        pytest.param([], ["--devices", "2"], id="devices", marks=pytest.mark.slow),
+        pytest.param([], ["--set", "devices=2"], id="devices", marks=pytest.mark.slow),
         pytest.param(TORCHRUN, ["--micro-batch-size", "13"], id="pieces", marks=pytest.mark.slow),
         pytest.param(TORCHRUN, ["--sampling", "progressive"], id="sampling", marks=pytest.mark.slow),
         pytest.param(TORCHRUN, ["--set", "fused_head=true"], id="fused", marks=pytest.mark.slow),
@@ -306,10 +311,9 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 )
 def test_two_processes_give_the_losses_of_one(tmp_path, launcher, flags):
     """Real processes, gloo between them; batches of 51 images make uneven parts."""
-    script = tmp_path / "train.py"
-    script.write_text(CHECKPOINTS_AT_ONCE)  # in the middle of epochs, which must not change their loss
-    command = [str(script), "train", *SMALL, "--batch-size", "51", "--epochs", "3", "--set", "sync_batch_norm=true"]
-    command += ["--lr", "0.01"]  # at a high one, training blows up the rounding errors
+    command = ["-m", "longtail.lab", "train", *SMALL, "--batch-size", "51", "--epochs", "3"]
+    command += ["--set", "sync_batch_norm=true", "--lr", "0.01"]  # at a high one, training blows up the rounding errors
+    command += ["--set", "checkpoint_minutes=0"]  # in the middle of epochs, which must not change their loss
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     lines, printed = {}, {}
     alone = flags if "--sampling" in flags else []
@@ -370,7 +374,7 @@ def test_a_dry_run_says_what_and_how_long_and_trains_nothing(capsys, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
 def test_an_accelerator_that_is_not_there_is_one_line(capsys, tmp_path):
-    printed, error, code = run(capsys, "train", "--data", "digits", "--accelerator", "cuda", "--runs", tmp_path)
+    printed, error, code = run(capsys, "train", "--data", "digits", "--set", "accelerator=cuda", "--runs", tmp_path)
     assert (printed, code, error.count("\n")) == ("", 2, 1)
     assert "accelerator cuda cannot be used" in error
     assert os.listdir(tmp_path) == []
@@ -388,7 +392,7 @@ def test_a_finished_run_says_so_and_a_folder_is_a_configuration(finished, capsys
 def test_a_resumed_run_says_where_it_goes_on(capsys, tmp_path):
     config = small_config(epochs=3)
     path = interrupted(tmp_path, config, 2)
-    printed, error, code = run(capsys, "train", "--config", path, "--runs", tmp_path, "--accelerator", "cpu")
+    printed, error, code = run(capsys, "train", "--config", path, "--runs", tmp_path, "--set", "accelerator=cpu")
     assert code == 0
     assert "resuming in epoch 3 of 3" in error
     assert "already complete" not in error
@@ -508,7 +512,7 @@ def train_briefly(capsys, monkeypatch, folder, *words, runs="runs"):
     _, error, code = run(
         capsys,
         *("train", *words, "--config", "cifar", "--model", "resnet8", "--epochs", "1", "--batch-size", "4"),
-        *("--image-size", "16", "--workers", "0", "--runs", runs, "--accelerator", "cpu"),
+        *("--image-size", "16", "--set", "workers=0", "--runs", runs, "--set", "accelerator=cpu"),
     )
     elsewhere = folder / runs / ".." / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
@@ -592,7 +596,7 @@ def test_a_renamed_folder_of_images_is_the_same_run(capsys, tmp_path, monkeypatc
 def test_the_best_epoch_is_kept_and_told(capsys, tmp_path):
     words = ("train", "--data", "digits", "--model", "resnet8", "--epochs", "2", "--imbalance", "20")
     words += ("--validation-fraction", "0.1", "--keep", "best")
-    printed, error, code = run(capsys, *words, "--runs", tmp_path, "--accelerator", "cpu")
+    printed, error, code = run(capsys, *words, "--runs", tmp_path, "--set", "accelerator=cpu")
     assert code == 0, error
     assert "digits: 388 training, 43 validation and 500 test images" in error
     (path,) = tmp_path.iterdir()
@@ -625,7 +629,7 @@ def test_bad_splits_are_one_line_and_leave_nothing(capsys, tmp_path, words, mess
 
 def test_validation_images_need_a_run_that_has_them(capsys, tmp_path):
     words = ("train", "--data", "digits", "--model", "resnet8", "--epochs", "1", "--imbalance", "20")
-    assert run(capsys, *words, "--runs", tmp_path, "--accelerator", "cpu")[2] == 0
+    assert run(capsys, *words, "--runs", tmp_path, "--set", "accelerator=cpu")[2] == 0
     (path,) = tmp_path.iterdir()
     printed, error, code = run(capsys, "evaluate", path, "--split", "validation")
     assert (printed, code, error) == ("", 2, "error: digits has no validation images: validation_fraction was 0\n")
@@ -696,7 +700,7 @@ def test_processes_that_read_images_leave_signals_to_the_one_that_trains(tmp_pat
 
 def test_data_that_is_not_there_is_said_before_other_processes_are_started(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(loop, "make_fabric", lambda *_: pytest.fail("processes were started"))
-    _, error, code = run(capsys, "train", "--data", "nodata", "--devices", "2", "--runs", tmp_path)
+    _, error, code = run(capsys, "train", "--data", "nodata", "--set", "devices=2", "--runs", tmp_path)
     assert (code, error.count("unknown data set 'nodata'")) == (2, 1)
 
 

@@ -110,7 +110,7 @@ def test_without_folds_the_data_set_is_as_it_is():
         ({"folds": 5, "fold": -1}, "fold must be from 0 to 4, got -1"),
         ({"folds": 5}, "folds and fold are only of use together"),
         ({"fold": 0}, "folds and fold are only of use together"),
-        ({"fold_seed": 3}, "fold_seed 3 would do nothing without folds"),
+        ({"fold_seed": 3}, "fold_seed 3 requires folds"),
     ],
 )
 def test_bad_values_are_refused_by_name(options, message):

@@ -19,7 +19,7 @@ from rich.console import Console
 from longtail.lab.cli.arguments import command_for
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions
 from longtail.lab.data import FoldOptions, SubsetOptions
-from longtail.lab.experiments import ExecutorOptions, SearchOptions, tune
+from longtail.lab.experiments import ExecutorOptions, SearchOptions, estimate_tuning, tune
 from longtail.lab.experiments.search import Grid, Tpe, is_hopeless
 from longtail.lab.experiments.task import Outcome
 from longtail.lab.recipes import cifar
@@ -265,7 +265,9 @@ def test_a_dry_run_tells_the_cost_and_trains_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[tune.__module__], "make_executor", lambda where, options: executor)
     said = io.StringIO()
     console = Console(file=said, width=200)
-    assert tune(configure, SearchOptions(), RunOptions(runs=tmp_path), console=console, dry_run=True) is None
+    seconds = estimate_tuning(configure, SearchOptions(), RunOptions(runs=tmp_path), console=console)
+    # 345 images at 100 a second for 2 epochs, a test of the other 86 at 300 a second; 130 folds, 2 at a time
+    assert seconds == pytest.approx(130 * (2 * 345 / 100 + 86 / 300) / 2, rel=0.01)
     assert said.getvalue().startswith("26 losses × 5 folds, 2 runs at a time; measuring …\nabout ")
     assert executor.trained == []
 
@@ -447,4 +449,4 @@ def test_the_command_that_is_printed_trains_the_same_run(tmp_path):
     assert code == 0, errors
     assert json.loads(out)["run_id"] == config.run_id
     assert (options.runs / config.run_id / "result.json").exists()
-    assert "--data-dir" in words
+    assert f"data_dir={options.data_dir}" in words

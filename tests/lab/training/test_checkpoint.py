@@ -134,7 +134,7 @@ def test_a_checkpoint_of_another_network_is_one_line(capsys, after_one, tmp_path
     state, _ = load_checkpoint(path)
     damage(state)
     save_checkpoint(path, state)
-    printed, error, code = run(capsys, "train", "--config", path, "--runs", tmp_path, "--accelerator", "cpu")
+    printed, error, code = run(capsys, "train", "--config", path, "--runs", tmp_path, "--set", "accelerator=cpu")
     assert (printed, code, error.count("\n")) == ("", 2, 1)
     assert f"the checkpoint in {path} is of another network" in error
 

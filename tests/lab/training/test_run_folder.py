@@ -16,11 +16,13 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from longtail.lab import locks
 from longtail.lab.config import ConfigError, DataConfig, RunOptions
 from longtail.lab.data import InMemoryImages, SubsetOptions, open_dataset
 from longtail.lab.files import atomic_file, write_atomically
 from longtail.lab.training import (
     RunFolder,
+    RunInUse,
     TrainingError,
     build,
     evaluate_run,
@@ -485,6 +487,8 @@ WRITES += [(RunFolder, "finish", 1)]
 @pytest.mark.parametrize(("owner", "name", "call"), WRITES)
 @pytest.mark.parametrize("lose", [delete_lock, replace_lock])
 def test_a_training_that_lost_its_lock_writes_nothing_more_and_says_so(tmp_path, monkeypatch, owner, name, call, lose):
+    """Where folders cannot be locked, as on Windows."""
+    monkeypatch.setattr(locks, "fcntl", None)
     config = small_config(epochs=EPOCHS)
     path, left = tmp_path / config.run_id, {}
 
@@ -499,6 +503,22 @@ def test_a_training_that_lost_its_lock_writes_nothing_more_and_says_so(tmp_path,
     assert without_events(path) == left
     monkeypatch.undo()
     assert RunFolder(go_on(path)).result()
+
+
+@pytest.mark.parametrize("lose", [delete_lock, replace_lock])
+def test_a_deleted_lock_file_lets_no_second_process_in(tmp_path, monkeypatch, lose):
+    config = small_config(epochs=EPOCHS)
+    refused = []
+
+    def lost():
+        lose(tmp_path / config.run_id)
+        with pytest.raises(RunInUse, match="is in use by another process"):
+            train(config, RunOptions(runs=tmp_path))
+        refused.append(True)
+
+    before(monkeypatch, loop.Training, "save", lost, 2)
+    assert RunFolder(train(config, RunOptions(runs=tmp_path))).result()
+    assert refused
 
 
 def without_events(path):

@@ -356,3 +356,10 @@ def test_tensorboard_keeps_all_epochs_over_a_resumption(tmp_path, monkeypatch):
         shown = [(scalar.step, scalar.value) for scalar in events.Scalars(name)]
         assert [step for step, _ in shown] == [1, 2, 3, 4]
         assert [value for _, value in shown] == pytest.approx([line[name] for line in lines], rel=1e-6)
+
+
+def test_the_network_is_built_once(tmp_path, monkeypatch):
+    built, build = [], loop.build_network
+    monkeypatch.setattr(loop, "build_network", lambda *arguments: built.append(1) or build(*arguments))
+    train(small_config(epochs=1), RunOptions(runs=tmp_path))
+    assert len(built) == 1

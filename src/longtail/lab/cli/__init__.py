@@ -109,7 +109,7 @@ def _message(error: Exception) -> str:
 
 
 def is_first_process() -> bool:
-    """Whether this is the first of a training's processes: torchrun numbers them all, --devices those of a machine."""
+    """Whether this is the first of a training's processes: torchrun numbers them all, Fabric those of a machine."""
     return not int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0)
 
 

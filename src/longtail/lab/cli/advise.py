@@ -136,8 +136,6 @@ def _finite(value: Any) -> Any:
 
 
 def _show(advice: Advice, config: RunConfig, data_dir: Path | None) -> None:
-    from longtail.lab.report.tables import text_table
-
     estimate, out = advice.estimate, console()
     out.print(
         f"{advice.name}: {advice.features}; the radius of a prototype, {estimate.radius:.4g}, is quantile "
@@ -147,10 +145,8 @@ def _show(advice: Advice, config: RunConfig, data_dir: Path | None) -> None:
     out.print()
     content = _content(advice, config, data_dir)
     titles = ("images", "alone", "N̂", f"{estimate.level:.0%} interval", "β̂", "N shrunken", "Ê", "weight")
-    table = text_table(("class", *titles), [], numeric=titles).to_rich()
-    table.columns[0].max_width, table.columns[0].overflow = 32, "ellipsis"
     rows = content["classes"]
-    print_classes(out, table, rows, lambda row: [row["class"], *_cells(row)])
+    print_classes(out, ("class", *titles), rows, lambda row: [row["class"], *_cells(row)])
     if not any(row["alone"] for row in rows):
         hint = (
             "a smaller --quantile" if advice.features.startswith("features of") else "--run RUN or a smaller --quantile"

@@ -22,6 +22,7 @@ from longtail.lab.config import (
     config_errors,
     leaves,
     shortest,
+    with_fields,
 )
 from longtail.lab.models import IMAGENET
 from longtail.lab.recipes import RECIPES, configure
@@ -32,13 +33,16 @@ __all__ = [
     "DryRun",
     "LossArguments",
     "RunningArguments",
+    "Runs",
     "SetupArguments",
+    "ShowConfig",
     "Switch",
     "command_for",
     "flag",
     "in_flags",
     "read_config",
     "resolve",
+    "run_options",
 ]
 
 Switch = FlagCreatePairsOff[bool]
@@ -50,11 +54,16 @@ def flag(help_text: str, **options: Any) -> Any:
 
 
 AsJson = Annotated[Switch, flag("Print JSON.", name="json")]
+ShowConfig = Annotated[Switch, flag("Print the resolved configuration and stop.")]
 DryRun = Annotated[Switch, flag("Print what would be trained and how long it takes, then stop.")]
 Set = Annotated[
     UseAppendAction[tuple[str, ...]],
-    flag("Any other field of the configuration, such as optimizer.momentum=0.8; repeatable.", metavar="FIELD=VALUE"),
+    flag(
+        "Any other field, such as optimizer.momentum=0.8, workers=4 or accelerator=cpu; repeatable.",
+        metavar="FIELD=VALUE",
+    ),
 ]
+Runs = Annotated[Path, flag("Folder of the run folders; runs by default.", metavar="DIR")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,17 +137,12 @@ class LossArguments:
 class RunningArguments:
     """Where and how to run; results do not depend on it."""
 
-    runs: Annotated[Path, flag("Folder of the run folders; runs by default.", metavar="DIR")] = RunOptions.runs
+    runs: Runs = RunOptions.runs
     data_dir: Annotated[Path | None, flag("Folder of the named data sets; default $LONGTAIL_DATA.", metavar="DIR")] = (
         None
     )
     accelerator: Annotated[str, flag("cpu, cuda, mps or auto.", metavar="NAME")] = RunOptions.accelerator
     workers: Annotated[int | None, flag("Loader processes; one per core, up to 8, by default.")] = None
-
-    @property
-    def options(self) -> RunOptions:
-        """The same for everything below the command line."""
-        return RunOptions(**{item.name: getattr(self, item.name) for item in fields(RunningArguments)})
 
 
 OTHER_NAMES = {"pretrained": "weights"}
@@ -149,6 +153,9 @@ NOT_FIELDS = ("config", "set", "class_balanced")
 DECIDING = ("model", "weights", "freeze", "optimizer", "schedule")
 """Fields that others follow."""
 
+RUNNING = tuple(item.name for item in fields(RunOptions))
+"""Fields that say where and how to run, and are no part of the configuration."""
+
 FILLED_IN = ("version", "fingerprint", "path", "weights_sha256", "weights_path")
 """Fields that are found out, and never asked for."""
 
@@ -158,8 +165,8 @@ def resolve(*arguments: Any, loss: LossConfig | None = None, base: RunConfig | N
 
     Args:
         arguments: groups of flags in which None means "as the recipe says".
-        loss: the loss, in place of flags.
-        base: where to start from, in place of a recipe.
+        loss: the loss, instead of flags.
+        base: where to start from, instead of a recipe.
 
     Example:
         >>> resolve(SetupArguments(data="cifar10", epochs=20), LossArguments(loss="focal", beta=0.999)).run_id[:32]
@@ -177,7 +184,7 @@ def resolve(*arguments: Any, loss: LossConfig | None = None, base: RunConfig | N
     if given.get("weights") == "none":
         given |= {"weights": None, "freeze": given.get("freeze", False)}
     for group in arguments:
-        given |= _assignments(getattr(group, "set", ()))
+        given |= {name: value for name, value in _assignments(group).items() if name not in RUNNING}
         config = getattr(group, "config", None)
         if config in RECIPES:
             given["recipe"] = config
@@ -193,16 +200,27 @@ def resolve(*arguments: Any, loss: LossConfig | None = None, base: RunConfig | N
     return configure(given, base)
 
 
+def run_options(setup: Any, **flags: Any) -> RunOptions:
+    """Where and how to run: by flags, and by ``--set``.
+
+    Example:
+        >>> run_options(SetupArguments(set=("devices=2",)), workers=1).devices
+        2
+    """
+    chosen = {name: value for name, value in _assignments(setup).items() if name in RUNNING}
+    return with_fields(RunOptions(**flags), chosen)
+
+
 def _parent_model(weights: Any) -> str | None:
     """The network of the run that initial weights come from, if they come from a run."""
     path = Path(weights) if isinstance(weights, str) and weights != IMAGENET else None
     return read_config(path).model.name if path is not None and (path / "data.json").exists() else None
 
 
-def _assignments(texts: Sequence[str]) -> dict[str, Any]:
-    """``optimizer.momentum=0.8`` as a field and its value."""
+def _assignments(group: Any) -> dict[str, Any]:
+    """``--set optimizer.momentum=0.8`` as a field and its value."""
     found = {}
-    for text in texts:
+    for text in getattr(group, "set", ()):
         name, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--set takes FIELD=VALUE, such as optimizer.momentum=0.8, got {text!r}")
@@ -281,9 +299,9 @@ def command_for(config: RunConfig, options: RunOptions = RunOptions()) -> str:
             words += [f"{known}={text}"] if text.startswith("-") else [known, text]
         else:
             words += ["--set", f"{'.'.join(path)}={_text(value)}"]
-    for item in fields(RunningArguments):
+    for item in fields(RunOptions):
         if (value := getattr(options, item.name)) != item.default:
-            words += [f"--{item.name.replace('_', '-')}", str(value)]
+            words += ["--runs", str(value)] if item.name == "runs" else ["--set", f"{item.name}={_text(value)}"]
     return shlex.join(words)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
-from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail.lab.cli.arguments import AsJson, Switch, flag
@@ -27,6 +26,7 @@ from longtail.lab.data import (
 )
 from longtail.lab.data.catalog import OnError
 from longtail.lab.files import cache_folder
+from longtail.lab.report.tables import text_table
 
 __all__ = ["COMMANDS"]
 
@@ -54,13 +54,10 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         rows = [{"name": name, "about": CATALOG[name].about, "found": there} for name, there in found.items()]
         print_json({"folder": str(folder), "datasets": rows})
         return
-    table = Table(box=None, pad_edge=False, title_justify="left", title=f"Data sets in {folder}")
-    for column in ("name", "", "what it is"):
-        table.add_column(column)
-    for name, there in found.items():
-        table.add_row(name, "found" if there else "-", CATALOG[name].about)
+    lines = [(name, "found" if there else "-", CATALOG[name].about) for name, there in found.items()]
     out = console()
-    out.print(table)
+    out.print(f"Data sets in {folder}", soft_wrap=True)
+    out.print(text_table(("name", "", "what it is"), lines).to_rich())
     out.print()
     out.print("longtail data fetch NAME gets one; a folder of your own images needs no name.")
 
@@ -155,22 +152,14 @@ def cache(
     if as_json:
         print_json({"folder": str(folder), "entries": [entry | {"folder": str(entry["folder"])} for entry in entries]})
         return
-    table = Table(box=None, pad_edge=False, title_justify="left", title=f"Features in {folder}")
-    for column in ("backbone", "weights", "pixels", "precision", "images and views", "size"):
-        table.add_column(column, justify="left" if column in ("backbone", "weights") else "right")
+    headers, rows = ("backbone", "weights", "pixels", "precision", "images and views", "size"), []
     for entry in entries:
         about = entry["identity"]
         pixels = about.get("transform", {}).get("input_size") or "as they are"
-        table.add_row(
-            about.get("model", "unknown"),
-            about.get("weights_sha256", "")[:10],
-            str(pixels),
-            about.get("precision", ""),
-            f"{entry['images']:,}",
-            _size(entry["bytes"]),
-        )
+        row = (about.get("model", "unknown"), about.get("weights_sha256", "")[:10], str(pixels))
+        rows.append((*row, about.get("precision", ""), f"{entry['images']:,}", _size(entry["bytes"])))
     if entries:
-        out.print(table)
+        out.print(text_table(headers, rows, numeric=headers[2:]).to_rich())
     total = sum(entry["bytes"] for entry in entries)
     out.print(f"{_size(total)} in {folder}; longtail data cache --clear deletes them", soft_wrap=True)
 
@@ -243,20 +232,14 @@ def _print_classes(summary: dict[str, Any], out: Console) -> None:
     bar_length, betas = (BAR, 4) if width >= 100 else (BAR // 2, 2) if width >= 75 else (BAR // 2, 0)
     shown = list(classes[0]["effective"])[4 - betas :]
     most = max(row["train"] for row in classes)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=32)
-    table.add_column("images", justify="right")
-    table.add_column("")
-    table.add_column("test", justify="right")
-    for beta in shown:
-        table.add_column(f"E(β={beta})", justify="right", no_wrap=True)
+    headers = ("class", "images", "", "test", *(f"E(β={beta})" for beta in shown))
 
     def cells(row: dict[str, Any]) -> list[str]:
         effective = (f"{row['effective'][beta]:,.1f}" for beta in shown)
         length = max(1, round(bar_length * row["train"] / most))
         return [row["name"], f"{row['train']:,}", bar * length, f"{row['test']:,}", *effective]
 
-    print_classes(out, table, classes, cells, images="train")
+    print_classes(out, headers, classes, cells, images="train")
 
 
 def _bar_character(console: Console) -> str:

@@ -21,7 +21,7 @@ def export_command(
 ) -> None:
     """Write the network of a finished run as an ONNX file, checked against ONNX Runtime.
 
-    Input shape, mean, std and class names are in its metadata; longtail predict takes the file in place of a run.
+    Input shape, mean, std and class names are in its metadata; longtail predict takes the file instead of a run.
     Requires the extra export: pip install 'longtail[export]'.
 
     Example: longtail export runs/digits-50-resnet8-softmax-s0-0123456789 --output digits.onnx

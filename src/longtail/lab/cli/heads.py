@@ -7,11 +7,20 @@ from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes
 
-from longtail.lab.cli.arguments import AsJson, DryRun, RunningArguments, Set, Switch, flag, resolve
+from longtail.lab.cli.arguments import (
+    AsJson,
+    DryRun,
+    RunningArguments,
+    Set,
+    ShowConfig,
+    Switch,
+    flag,
+    resolve,
+    run_options,
+)
 from longtail.lab.cli.output import DataDir, console, print_json
 from longtail.lab.cli.train import Run, run_training
-from longtail.lab.config import ConfigError
-from longtail.lab.config.encoding import encode
+from longtail.lab.config import ConfigError, RunOptions
 from longtail.lab.files import with_name
 from longtail.lab.recipes import retrained
 
@@ -34,8 +43,7 @@ def retrain_command(
     run: Run,
     training: Annotated[RetrainArguments, OmitArgPrefixes] = RetrainArguments(),
     running: Annotated[RunningArguments, OmitArgPrefixes] = RunningArguments(),
-    devices: Annotated[int | None, flag("Processes; one per GPU by default.")] = None,
-    show_config: Annotated[Switch, flag("Print the resolved configuration and stop.")] = False,
+    show_config: ShowConfig = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -52,14 +60,10 @@ def retrain_command(
     folder = RunFolder(parent)
     base = retrained(folder.config(), str(parent), None)
     folder.check_finished()
-    config = resolve(training, base=base)
-    if show_config:
-        print_json(encode(config))
-        return
-    options = running.options
-    if options.runs == RunningArguments.runs:
+    config, options = resolve(training, base=base), run_options(training, **vars(running))
+    if options.runs == RunOptions.runs:
         options = replace(options, runs=parent.parent)
-    run_training(config, options, devices, dry_run=dry_run, as_json=as_json)
+    run_training(config, options, show_config=show_config, dry_run=dry_run, as_json=as_json)
 
 
 def adjust_command(

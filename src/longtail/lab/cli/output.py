@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from tyro.conf import arg
 
 from longtail.lab.cli import is_first_process
 from longtail.lab.cli.escape import escaped
-from longtail.lab.cli.plain import largest_and_rarest, left_out_line, print_csv, print_json, whole_numbers
+from longtail.lab.cli.plain import cut, largest_and_rarest, left_out_line, print_csv, print_json, whole_numbers
+from longtail.lab.report.tables import text_table
 
 __all__ = [
     "DataDir",
@@ -26,6 +26,9 @@ __all__ = [
     "progress",
     "whole_numbers",
 ]
+
+WIDEST = 32
+"""Columns of a class name beside bars and numbers; the rest is cut off."""
 
 DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the data sets; $LONGTAIL_DATA by default.")]
 
@@ -52,7 +55,7 @@ def progress() -> Console:
 
 def print_classes(
     out: Console,
-    table: Table,
+    headers: Sequence[str],
     classes: Sequence[dict[str, Any]],
     cells: Callable[[dict[str, Any]], Sequence[str]],
     images: str = "images",
@@ -62,19 +65,16 @@ def print_classes(
 
     Args:
         out: where to.
-        table: with its columns.
+        headers: of the columns; that of a bar is empty.
         classes: one row each.
-        cells: from a row to its line.
+        cells: from a row to its line, the name of the class first.
         images: what of a row tells how large the class is.
         most: lines.
     """
     largest, rarest = largest_and_rarest(classes, images, most)
-    for row in largest:
-        table.add_row(*cells(row))
-    if rarest:
-        table.add_row("…")
-    for row in rarest:
-        table.add_row(*cells(row))
-    out.print(table)
+    gap = [("…", *[""] * (len(headers) - 1))] if rarest else []
+    rows = [*map(cells, largest), *gap, *map(cells, rarest)]
+    rows = [(cut(name, WIDEST), *others) for name, *others in rows]
+    out.print(text_table(headers, rows, numeric=[name for name in headers[1:] if name]).to_rich())
     if rarest:
         out.print(left_out_line(classes, most))

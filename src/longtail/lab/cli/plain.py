@@ -12,6 +12,7 @@ from typing import Any
 from longtail.lab.cli.escape import ACTS_ON_TERMINAL, escaped
 
 __all__ = [
+    "cut",
     "largest_and_rarest",
     "left_out_line",
     "print_csv",
@@ -72,7 +73,7 @@ def left_out_line(classes: Sequence[object], most: int) -> str:
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns of text: names to the left, numbers to the right; control characters are escaped."""
-    lines = [[_cut(escaped(name)), *numbers] for name, *numbers in (heads, *rows)]
+    lines = [[cut(escaped(name)), *numbers] for name, *numbers in (heads, *rows)]
     columns = max(map(len, lines))
     lines = [[*line, *[""] * (columns - len(line))] for line in lines]
     widths = [max(_width(line[column]) for line in lines) for column in range(columns)]
@@ -90,9 +91,15 @@ def _width(text: str) -> int:
     )
 
 
-def _cut(text: str) -> str:
-    if _width(text) <= WIDEST:
+def cut(text: str, widest: int = WIDEST) -> str:
+    """The text, or as much of it as fits into so many columns.
+
+    Example:
+        >>> cut("barred owl", 8)
+        'barred …'
+    """
+    if _width(text) <= widest:
         return text
-    while _width(text) >= WIDEST:
-        text = text[: -max(1, (_width(text) - WIDEST) // 2)]
+    while _width(text) >= widest:
+        text = text[: -max(1, (_width(text) - widest) // 2)]
     return text + "…"

@@ -66,7 +66,7 @@ def sweep_command(
     if list_:
         _list(as_json)
         return
-    configs, options = _configs(name, scale), running.options
+    configs, options = _configs(name, scale), RunOptions(**vars(running))
     if dry_run:
         preview(configs, options, where, as_json)
         return
@@ -121,15 +121,17 @@ def preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOption
     complete = set(complete_runs(configs, options))
     missing = [config for config in configs if config not in complete]
     progress().print("measuring …")
-    seconds, slots = estimate(missing, options, where)
-    total = sum(seconds.values()) / slots
+    found = estimate(missing, options, where)
     if as_json:
-        runs = [{"run_id": config.run_id, "seconds": seconds.get(config, 0.0)} for config in configs]
-        print_json({"runs": runs, "at_a_time": slots, "seconds": total})
+        runs = [{"run_id": config.run_id, "seconds": found.seconds.get(config, 0.0)} for config in configs]
+        times = {"at_a_time": found.slots, "features_seconds": found.features, "seconds": found.total}
+        print_json({"runs": runs} | times)
         return
     out = console()
     for config in configs:
-        left = duration(seconds[config]) if config in seconds else "complete"
+        left = duration(found.seconds[config]) if config in found.seconds else "complete"
         out.print(f"{config.run_id}  {left}", soft_wrap=True)
     out.print()
-    out.print(f"{len(configs)} runs, {len(missing)} to do, {slots} at a time: about {duration(total)}")
+    if found.features:
+        out.print(f"features of the frozen backbone, computed once: about {duration(found.features)}")
+    out.print(f"{len(configs)} runs, {len(missing)} to do, {found.slots} at a time: about {duration(found.total)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,12 +15,13 @@ from longtail.lab.cli.arguments import (
     AsJson,
     DryRun,
     LossArguments,
-    RunningArguments,
+    Runs,
     SetupArguments,
-    Switch,
+    ShowConfig,
     command_for,
     flag,
     resolve,
+    run_options,
 )
 from longtail.lab.cli.output import DataDir, console, is_first_process, print_csv, print_json, progress
 from longtail.lab.config import RunConfig, RunOptions
@@ -39,9 +41,8 @@ MOST_CLASSES = 100
 def train_command(
     setup: Annotated[SetupArguments, OmitArgPrefixes] = SetupArguments(),
     loss: Annotated[LossArguments, OmitArgPrefixes] = LossArguments(),
-    running: Annotated[RunningArguments, OmitArgPrefixes] = RunningArguments(),
-    devices: Annotated[int | None, flag("Processes; one per GPU by default.")] = None,
-    show_config: Annotated[Switch, flag("Print the resolved configuration and stop.")] = False,
+    runs: Runs = RunOptions.runs,
+    show_config: ShowConfig = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -49,26 +50,27 @@ def train_command(
 
     Example: longtail train --data digits --imbalance 50 --loss focal --class-balanced --model resnet8 --epochs 40
     """
-    config = resolve(setup, loss)
-    if show_config:
-        print_json(encode(config))
-        return
-    run_training(config, running.options, devices, dry_run=dry_run, as_json=as_json)
+    options = run_options(setup, runs=runs)
+    run_training(resolve(setup, loss), options, show_config=show_config, dry_run=dry_run, as_json=as_json)
 
 
 def run_training(
-    config: RunConfig, options: RunOptions, devices: int | None = None, *, dry_run: bool = False, as_json: bool = False
+    config: RunConfig, options: RunOptions, *, show_config: bool = False, dry_run: bool = False, as_json: bool = False
 ) -> None:
-    """Train one run and print what came out."""
+    """Train one run and print what came out; or print its configuration, or what would be trained."""
+    if show_config:
+        print_json(encode(config))
+        return
     from longtail.lab.training import RunFolder, train
 
     if dry_run:
         from longtail.lab.cli.sweep import preview
         from longtail.lab.experiments import ExecutorOptions
 
-        preview([config], options, ExecutorOptions(cpus_per_run=os.cpu_count() or 1), as_json)
+        where = ExecutorOptions(cpus_per_run=os.cpu_count() or 1)
+        preview([config], replace(options, devices=None), where, as_json)
         return
-    path = train(config, options, progress() if is_first_process() else None, devices)
+    path = train(config, options, progress() if is_first_process() else None)
     if not is_first_process():
         return  # which speaks for all
     result = RunFolder(path).result()
@@ -205,7 +207,7 @@ def predict_command(
             raise ValueError(f"{path} does not exist")
         inside = [path]
         if path.is_dir():
-            inside = [path / place / name for place, folder in list_images(path).items() for name in folder.images]
+            inside = [path / inner / name for inner, folder in list_images(path).items() for name in folder.images]
         if not inside:
             raise ValueError(f"{path} holds no images")
         paths += inside

@@ -15,12 +15,13 @@ from longtail.lab.cli.arguments import (
     command_for,
     flag,
     resolve,
+    run_options,
 )
 from longtail.lab.cli.output import console, print_json, progress
 from longtail.lab.cli.train import finetuning_advice
 from longtail.lab.config import LossConfig, RunConfig, RunOptions
 from longtail.lab.data import GROUPS
-from longtail.lab.experiments import ExecutorOptions, SearchOptions, TuneResult, tune
+from longtail.lab.experiments import ExecutorOptions, SearchOptions, TuneResult, estimate_tuning, tune
 from longtail.lab.report.tables import Cell, Column, Line, Table, percent_cell
 
 __all__ = ["tune_command"]
@@ -56,10 +57,13 @@ def tune_command(
             return config
         return replace(config, data=replace(config.data, fold=replace(config.data.fold, folds=folds)))
 
-    options = running.options
-    result = tune(configure, search, options, where, progress(), dry_run=dry_run)
-    if result is None:
+    options = run_options(setup, **vars(running))
+    if dry_run:
+        seconds = estimate_tuning(configure, search, options, where, progress())
+        if as_json:
+            print_json({"seconds": seconds})
         return
+    result = tune(configure, search, options, where, progress())
     if as_json:
         print_json(_content(result))
     else:

@@ -20,7 +20,7 @@ class FileError(ConfigError):
 
 @contextlib.contextmanager
 def config_errors() -> Iterator[None]:
-    """Not a ValueError, which the command line's parser would put into a box of its own."""
+    """Not a ValueError, which the command line's parser would print in a box."""
     try:
         yield
     except (TypeError, ValueError) as error:

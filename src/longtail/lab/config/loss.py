@@ -115,7 +115,7 @@ class LossConfig:
 
     @property
     def is_sigmoid(self) -> bool:
-        """Whether each class has a sigmoid of its own: the last bias then starts at the class prior."""
+        """Whether each class has its sigmoid: the last bias then starts at the class prior."""
         return LOSSES[self.name].is_sigmoid
 
     @property
@@ -169,16 +169,6 @@ class LossConfig:
         name = f"class-balanced {name}" if self.weighting == "effective" else name
         weights, *details = self._weights()
         return ", ".join([name, weights, *options, *details])
-
-    @property
-    def weights_title(self) -> str:
-        """The class weights alone, for people.
-
-        Example:
-            >>> LossConfig(beta=0.9999, defer_reweighting=0.8).weights_title, LossConfig(name="focal").weights_title
-            ('β 0.9999, deferred to 0.8', 'no class weights')
-        """
-        return "no class weights" if self.weighting == "uniform" else ", ".join(self._weights())
 
     def _weights(self) -> list[str]:
         """How classes are weighted, then how the weights are normalised and deferred, if they are."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from longtail._checks import check_choice, check_non_negative
+from longtail._checks import check_choice, check_non_negative, check_positive_integer
 from longtail.lab.config.data import DataConfig
 from longtail.lab.config.encoding import decode, encode, without_defaults
 from longtail.lab.config.errors import ConfigError, FileError, config_errors, shortest
@@ -217,6 +217,8 @@ class RunOptions:
     """cpu, cuda, mps or auto."""
     workers: int | None = None
     """Loader processes for image files; one per core, up to 8, by default."""
+    devices: int | None = None
+    """Processes of a run, each with its GPU or its part of the CPU; one per GPU by default. torchrun overrides it."""
     checkpoint_minutes: float = 10.0
     """Minutes between checkpoints within an epoch; there is always one after each epoch."""
 
@@ -226,3 +228,5 @@ class RunOptions:
         check_non_negative("checkpoint_minutes", self.checkpoint_minutes)
         if self.workers is not None:
             check_non_negative("workers", self.workers)
+        if self.devices is not None:
+            check_positive_integer("devices", self.devices)

@@ -153,7 +153,7 @@ class ImageDataset:
     crop_fraction: float = InputSpec.crop_fraction
     """Of the shorter side of an image file, that the centre crop of evaluation keeps."""
     pad: int = 0
-    """Black pixels around an image in memory before a random crop of its own size."""
+    """Black pixels around an image in memory before a random crop of the same size."""
     flip: bool = True
     """Whether a mirrored image still shows its class."""
     notes: tuple[str, ...] = ()

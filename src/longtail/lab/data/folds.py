@@ -193,15 +193,15 @@ class FoldOptions:
     folds: int | None = None
     """For cross-validation: how many parts the training images are cut into."""
     fold: int | None = None
-    """The part, from 0 on, to test on in the place of the test images; the others are trained on."""
+    """The part, from 0 on, to test on instead of the test images; the others are trained on."""
     fold_seed: int = 0
     """How the images are spread over the folds."""
 
     def choose(self, dataset: ImageDataset) -> ImageDataset:
-        """The data set with one fold of its training images in the place of its test images."""
+        """The data set with one fold of its training images instead of its test images."""
         if self.folds is None and self.fold is None:
             if self.fold_seed:
-                raise DataError(f"fold_seed {self.fold_seed} would do nothing without folds")
+                raise DataError(f"fold_seed {self.fold_seed} requires folds")
             return dataset
         if self.folds is None or self.fold is None:
             raise DataError("folds and fold are only of use together")

@@ -266,18 +266,18 @@ def _group_of(path: str, pattern: str) -> str:
 
 def _read_folder(folder: Path, class_depth: int | None) -> Labelled:
     labelled = Labelled(folder, folder)
-    for place, content in list_images(folder).items():
-        if content.images and not place:
+    for inner, content in list_images(folder).items():
+        if content.images and not inner:
             raise DataError(f"{folder / content.images[0]} is not in a folder named like its class")
         if not content.images and not content.folders:
             others = f", only {len(content.others)} other files" if content.others else ""
-            raise DataError(f"{folder / place} holds no images{others}")
+            raise DataError(f"{folder / inner} holds no images{others}")
         # Some systems write accents as characters of their own: the same class must not get two names.
-        name = "/".join(place.split("/")[:class_depth])
+        name = "/".join(inner.split("/")[:class_depth])
         # A name that is no text would be one that no JSON takes.
         name = unicodedata.normalize("NFC", os.fsencode(name).decode("utf-8", "backslashreplace"))
-        labelled.left_out += [f"{place}/{other}" for other in content.others]
-        labelled.paths += [f"{place}/{image}" for image in content.images]
+        labelled.left_out += [f"{inner}/{other}" for other in content.others]
+        labelled.paths += [f"{inner}/{image}" for image in content.images]
         labelled.names += [name] * len(content.images)
     return labelled
 

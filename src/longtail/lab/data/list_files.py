@@ -46,9 +46,9 @@ class Labelled:
 
     def where(self, split: str) -> Labelled:
         """The images of one split."""
-        chosen = [place for place, name in enumerate(self.splits) if name == split]
+        chosen = [index for index, name in enumerate(self.splits) if name == split]
         paths, names, groups = (
-            [values[place] for place in chosen] if values else [] for values in (self.paths, self.names, self.groups)
+            [values[index] for index in chosen] if values else [] for values in (self.paths, self.names, self.groups)
         )
         return Labelled(self.root, self.source, paths, names, groups=groups, classes=self.classes)
 

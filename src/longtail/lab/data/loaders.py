@@ -56,7 +56,7 @@ class Loader(Protocol):
         """Batches of an epoch."""
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from batch ``start`` on: a resumed run goes on where it stopped."""
+        """The batches of an epoch, from batch ``start`` on: a run resumes where it stopped."""
 
 
 def training_loader(
@@ -356,8 +356,8 @@ class _Requests:
         order = self.plan.samples(self.order, self.epoch)
         for batch in self.plan.batches_from(self.start):
             part, _ = self.plan.part(batch)
-            places = range(part.start, part.stop)
-            yield [(self.epoch, *request) for request in zip(places, order[part].tolist(), strict=True)]
+            positions = range(part.start, part.stop)
+            yield [(self.epoch, *request) for request in zip(positions, order[part].tolist(), strict=True)]
 
     def __len__(self) -> int:
         return len(self.plan) - self.start

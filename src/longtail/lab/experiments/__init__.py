@@ -18,7 +18,7 @@ from longtail.lab.experiments.search import Candidate, SearchOptions
 from longtail.lab.experiments.small import small_parents, small_protocol
 from longtail.lab.experiments.sweep import SweepResult, estimate, run_sweep
 from longtail.lab.experiments.sweep_files import expand, read_sweep
-from longtail.lab.experiments.tune import TuneResult, tune
+from longtail.lab.experiments.tune import TuneResult, estimate_tuning, tune
 
 __all__ = [
     "SWEEPS",
@@ -30,6 +30,7 @@ __all__ = [
     "TuneResult",
     "beta_sweep",
     "estimate",
+    "estimate_tuning",
     "expand",
     "heatmap",
     "keep_records",

@@ -92,6 +92,8 @@ class ExecutorOptions:
 
 def make_executor(where: ExecutorOptions, options: RunOptions) -> Executor:
     """The executor that was asked for."""
+    if options.devices is not None:
+        raise ConfigError("devices is for a single run: those of an experiment have cpus_per_run and gpus_per_run")
     if where.executor == "local":
         return LocalExecutor(where, options)
     from longtail.lab.experiments.ray_executor import RayExecutor

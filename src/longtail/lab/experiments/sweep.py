@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -19,8 +20,9 @@ from longtail.lab.experiments.task import Outcome
 from longtail.lab.files import check_writable
 from longtail.lab.training import Interrupted, RunFolder, TrainingError, identify, open_data, stop_signals
 from longtail.lab.training.cost import Cost, duration
+from longtail.lab.training.frozen import FrozenBackbone
 
-__all__ = ["SweepResult", "complete_runs", "estimate", "measure_speeds", "run_sweep"]
+__all__ = ["Estimate", "SweepResult", "complete_runs", "estimate", "measure_speeds", "run_sweep"]
 
 # How long to leave alone a run that another process has.
 AGAIN_SECONDS = 2.0
@@ -118,17 +120,17 @@ def run_sweep(
 
 def _prepare(configs: Iterable[RunConfig], options: RunOptions, executor: Executor, console: Console | None) -> None:
     """Compute the features of frozen backbones, once for all runs on the same images."""
-    kinds: dict[tuple[object, ...], RunConfig] = {}
-    for config in configs:
-        if config.model.freeze:
-            data = config.data
-            kinds.setdefault(
-                (config.model, config.precision, data.source, data.subset, data.image_size, data.views), config
-            )
+    kinds = {_features_of(config): config for config in configs if config.model.freeze}
     for config in kinds.values():
         with contextlib.suppress(ConfigError, DataError):  # its run fails by name
             dataset, _, opened = open_data(config, options.data_dir)
             prepare_features(opened, dataset, options, executor, console)
+
+
+def _features_of(config: RunConfig) -> tuple[object, ...]:
+    """What the features of a frozen backbone depend on."""
+    data = config.data
+    return config.model, config.precision, data.source, data.subset, data.image_size, data.views
 
 
 def complete_runs(configs: Iterable[RunConfig], options: RunOptions) -> list[RunConfig]:
@@ -168,30 +170,55 @@ def _settled(folder: RunFolder, began: float) -> Outcome | None:
     return None
 
 
+class Estimate(NamedTuple):
+    """How long runs take.
+
+    Example:
+        >>> Estimate({RunConfig(): 60.0, RunConfig(seed=1): 60.0}, slots=2, features=10.0).total
+        70.0
+    """
+
+    seconds: dict[RunConfig, float]
+    """Of each run."""
+    slots: int
+    """Runs at a time."""
+    features: float = 0.0
+    """Seconds that the features of frozen backbones take first, where they are not in the cache."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of all of it."""
+        return self.features + sum(self.seconds.values()) / self.slots
+
+
 def estimate(
     configs: Sequence[RunConfig], options: RunOptions = RunOptions(), where: ExecutorOptions = ExecutorOptions()
-) -> tuple[dict[RunConfig, float], int]:
-    """The seconds of each run, from a few steps of each network, and how many are run at a time.
+) -> Estimate:
+    """How long runs take here, from a few steps of each network.
 
     As many processes measure at the same time as runs would, for they slow down one another.
 
     Example:
-        >>> seconds, slots = estimate(table2("cifar10"))  # doctest: +SKIP
+        >>> estimate(table2("cifar10")).total  # doctest: +SKIP
     """
     images: dict[DataConfig, tuple[int, int]] = {}
     speeds: dict[tuple[object, ...], Cost] = {}
     seconds: dict[RunConfig, float] = {}
+    computed: dict[tuple[object, ...], float] = {}
     with make_executor(where, options) as executor:
         for config in configs:
             if config.data not in images:
                 dataset = open_data(config, options.data_dir).dataset
                 tested = len(dataset.test) + (0 if dataset.validation is None else len(dataset.validation))
                 images[config.data] = (len(dataset.train), tested)
+            if config.model.freeze and (features := _features_of(config)) not in computed:
+                dataset, _, opened = open_data(config, options.data_dir)
+                computed[features] = FrozenBackbone(opened, dataset).seconds(options.workers)
             kind = (config.data, config.model, config.precision, config.compile)
             if kind not in speeds:
                 speeds[kind] = measure_speeds(executor, config)
             seconds[config] = speeds[kind].seconds(config, *images[config.data])
-        return seconds, executor.slots
+        return Estimate(seconds, executor.slots, sum(computed.values()))
 
 
 def measure_speeds(executor: Executor, config: RunConfig, check: Callable[[], None] = lambda: None) -> Cost:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
+from torch import nn
 
 from longtail.lab.config import RunConfig, RunOptions
 from longtail.lab.data.views import ImageViews, ViewRequest
 from longtail.lab.models.features import store_features
 from longtail.lab.training import Interrupted, RunFolder, RunInUse, open_data, train
-from longtail.lab.training.build import build_loss, build_network, probe_images
-from longtail.lab.training.cost import available_memory, check_memory, measure_cost
+from longtail.lab.training.build import build_network
+from longtail.lab.training.cost import available_memory, check_memory
 from longtail.lab.training.frozen import FrozenBackbone, build_head
+from longtail.lab.training.inputs import measure_inputs
 from longtail.lab.training.processes import make_fabric
 
 __all__ = ["FeatureShard", "Outcome", "Task", "perform"]
@@ -94,15 +95,11 @@ def _measure(config: RunConfig, options: RunOptions) -> dict[str, Any]:
     """Images per second of training and testing."""
     dataset, _, config = open_data(config, options.data_dir)
     fabric = make_fabric(config.precision, options.accelerator, 1)
-    criterion = build_loss(config, dataset.counts)
     if config.model.freeze:
-        size = FrozenBackbone(config, dataset).size
-        head, features = build_head(config, size, len(dataset.classes)), torch.zeros(config.optimizer.batch_size, size)
-        cost = measure_cost(config, fabric, head, criterion, features, MEASURED_SECONDS)
-        return {"train": cost.images_per_second, "test": cost.tested_per_second}
-    network = build_network(config, dataset)
+        network: nn.Module = build_head(config, FrozenBackbone(config, dataset).size, len(dataset.classes))
+    else:
+        network = build_network(config, dataset)
     # A batch of a thousand photographs would take minutes on a CPU; the speed of an image hardly depends on it.
-    images = probe_images(config, dataset, photographs=16)
-    cost = measure_cost(config, fabric, network, criterion, images, MEASURED_SECONDS)
+    cost = measure_inputs(config, fabric, dataset, network, MEASURED_SECONDS, photographs=16)
     check_memory(config, cost, available_memory(fabric.device))  # once, and not in each run
     return {"train": cost.images_per_second, "test": cost.tested_per_second}

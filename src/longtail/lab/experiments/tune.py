@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from longtail.lab.config import ConfigError, LossConfig, RunConfig, RunOptions
-from longtail.lab.data import GROUPS
+from longtail.lab.data import GROUPS, ImageDataset
 from longtail.lab.experiments.executors import Executor, ExecutorOptions, make_executor
 from longtail.lab.experiments.prepare import prepare_features
 from longtail.lab.experiments.progress import Progress
@@ -23,8 +24,9 @@ from longtail.lab.experiments.sweep import measure_speeds
 from longtail.lab.files import write_atomically
 from longtail.lab.training import Interrupted, RunFolder, TrainingError, open_data, stop_signals
 from longtail.lab.training.cost import duration
+from longtail.lab.training.frozen import FrozenBackbone
 
-__all__ = ["TuneResult", "tune"]
+__all__ = ["TuneResult", "estimate_tuning", "tune"]
 
 FOLDS = 5
 # How long to leave alone a run that another process has, or the trials of another process.
@@ -61,9 +63,7 @@ def tune(
     options: RunOptions = RunOptions(),
     where: ExecutorOptions = ExecutorOptions(),
     console: Console | None = None,
-    *,
-    dry_run: bool = False,
-) -> TuneResult | None:
+) -> TuneResult:
     """Find the best loss by cross-validation on the training images, and train with it on all of them.
 
     The score is the balanced accuracy, the mean over folds. Each fold is an ordinary run, tested on the training images
@@ -76,13 +76,45 @@ def tune(
         options: of all runs.
         where: the executor.
         console: where to show progress.
-        dry_run: only say what would be trained and how long it takes; nothing is returned.
 
     Example:
         >>> from longtail.lab.recipes import cifar
         >>> tune(lambda loss: cifar(loss=loss, epochs=20)).winner.loss.title  # doctest: +SKIP
         'class-balanced focal, β 0.999, γ 0.5'
     """
+    with _begun(configure, search, options, where, console, compute_features=True) as tuning:
+        tuning.announce()
+        tuning.run()
+        result = tuning.finish()
+    content = _content(result, search, tuning.folds)
+    write_atomically(result.folder / "result.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return result
+
+
+def estimate_tuning(
+    configure: Callable[[LossConfig], RunConfig],
+    search: SearchOptions = SearchOptions(),
+    options: RunOptions = RunOptions(),
+    where: ExecutorOptions = ExecutorOptions(),
+    console: Console | None = None,
+) -> float:
+    """Say what :func:`tune` would try, and return how many seconds it would take here without pruning."""
+    with _begun(configure, search, options, where, console) as tuning:
+        config = tuning.final(LossConfig())
+        features = FrozenBackbone(config, tuning.dataset).seconds(options.workers) if config.model.freeze else 0.0
+        return tuning.announce(features)
+
+
+@contextlib.contextmanager
+def _begun(
+    configure: Callable[[LossConfig], RunConfig],
+    search: SearchOptions,
+    options: RunOptions,
+    where: ExecutorOptions,
+    console: Console | None,
+    compute_features: bool = False,
+) -> Iterator[_Tuning]:
+    """A search with its data, folds, executor and, if asked for, features; nothing is trained yet."""
     base = configure(LossConfig())
     if base.data.fold.fold is not None:
         raise ConfigError("fold must not be given: all folds are tried")
@@ -98,21 +130,26 @@ def tune(
     cut = [replace(base.data.fold, folds=folds, fold=fold).choose(dataset) for fold in range(folds)]
     folder = _folder(found, search, folds, options)
     space = Grid(search) if search.search == "grid" else Tpe(search, folder)
-    with make_executor(where, options) as executor:
-        if not dry_run:
+    total = space.total * folds + 1
+    with contextlib.ExitStack() as stack:
+        executor = stack.enter_context(make_executor(where, options))
+        if compute_features:
             prepare_features(_final_run(found(LossConfig())), dataset, options, executor, console)
-        with stop_signals() as stop, Progress(console, space.total * folds + 1) as progress:
-            tuning = _Tuning(found, folds, search, space, options, executor, progress, lambda: stop.requested)
-            for note in (*dataset.notes, *(note for each in cut for note in each.notes[len(dataset.notes) :])):
-                progress.say(note)
-            tuning.announce(len(dataset.train))
-            if dry_run:
-                return None
-            tuning.run()
-            result = tuning.finish(folder)
-    content = _content(result, search, folds)
-    write_atomically(folder / "result.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    return result
+        stop, progress = stack.enter_context(stop_signals()), stack.enter_context(Progress(console, total))
+        for note in (*dataset.notes, *(note for each in cut for note in each.notes[len(dataset.notes) :])):
+            progress.say(note)
+        yield _Tuning(
+            configure=found,
+            folds=folds,
+            search=search,
+            space=space,
+            options=options,
+            executor=executor,
+            progress=progress,
+            stopped=lambda: stop.requested,
+            dataset=dataset,
+            folder=folder,
+        )
 
 
 def _folder(
@@ -140,43 +177,49 @@ def _tested_once(config: RunConfig) -> RunConfig:
     return config if config.keep == "best" else replace(config, test_every=0)
 
 
+@dataclass(eq=False)
 class _Tuning:
     """A search under way in this process; all that it knows is in the run folders."""
 
-    def __init__(
-        self,
-        configure: Callable[[LossConfig], RunConfig],
-        folds: int,
-        search: SearchOptions,
-        space: Grid | Tpe,
-        options: RunOptions,
-        executor: Executor,
-        progress: Progress,
-        stopped: Callable[[], bool],
-    ) -> None:
-        self.configure, self.folds, self.search, self.space = configure, folds, search, space
-        self.options, self.executor, self.progress, self.stopped = options, executor, progress, stopped
-        self.candidates: dict[LossConfig, Candidate] = {}
-        self.open: dict[RunConfig, Candidate] = {}
-        """Folds that this process trains."""
-        self.busy: dict[RunConfig, float] = {}
-        """Folds that another process trains, and when that was found out."""
+    configure: Callable[[LossConfig], RunConfig]
+    folds: int
+    search: SearchOptions
+    space: Grid | Tpe
+    options: RunOptions
+    executor: Executor
+    progress: Progress
+    stopped: Callable[[], bool]
+    dataset: ImageDataset
+    folder: Path
+    candidates: dict[LossConfig, Candidate] = field(default_factory=dict)
+    open: dict[RunConfig, Candidate] = field(default_factory=dict)
+    """Folds that this process trains."""
+    busy: dict[RunConfig, float] = field(default_factory=dict)
+    """Folds that another process trains, and when that was found out."""
 
-    def announce(self, train_images: int) -> None:
-        """Say what is tried and how long it takes; a fold is trained on the others, and tested on itself."""
+    def announce(self, features: float = 0.0) -> float:
+        """Say what is tried and return how long it takes; a fold is trained on the others, and tested on itself.
+
+        Args:
+            features: seconds that the features of a frozen backbone take first.
+        """
         self._refresh()
         done = sum(len(each.scores) for each in self.candidates.values())
         runs = self.space.total * self.folds - done
         losses = f"{self.space.total} losses × {self.folds} folds"
         if not runs:
-            return
+            return 0.0
         config = self._fold(next(iter(self.candidates), LossConfig()), 0)
         self.progress.say(f"{losses}, {self.executor.slots} runs at a time; measuring …")
+        train_images = len(self.dataset.train)
         held_out = train_images // self.folds
         seconds = measure_speeds(self.executor, config, self._check).seconds(config, train_images - held_out, held_out)
         pruned = ", less what pruning saves" if self.search.prune else ""
-        self.progress.say(f"about {duration(runs * seconds / self.executor.slots)}{pruned}")
+        total = features + runs * seconds / self.executor.slots
+        first = f", of which the features of the backbone take {duration(features)} once" if features else ""
+        self.progress.say(f"about {duration(total)}{first}{pruned}")
         self.progress.expect(seconds)
+        return total
 
     def run(self) -> None:
         """Train folds until every loss is complete, pruned or failed, by this process or another."""
@@ -247,7 +290,7 @@ class _Tuning:
         score = f"balanced accuracy {candidate.mean:.1%}" if candidate.scores else ""
         self.progress.say(f"{candidate.loss.title}: {score}{ending}")
 
-    def finish(self, folder: Path) -> TuneResult:
+    def finish(self) -> TuneResult:
         """Train with the best loss on all training images."""
         states = ("complete", "pruned", "failed")
         found = sorted(
@@ -257,7 +300,7 @@ class _Tuning:
         if not found or found[0].state != "complete":
             errors = [candidate.error for candidate in found if candidate.error]
             raise TrainingError(f"no loss has a result: {errors[0] if errors else 'nothing was tried'}")
-        winner = _final_run(self.configure(found[0].loss))
+        winner = self.final(found[0].loss)
         self.progress.say(f"training with {winner.loss.title} on all training images")
         result = RunFolder(self.options.runs / winner.run_id).result()
         if result is None:
@@ -265,7 +308,7 @@ class _Tuning:
             result = RunFolder(self.options.runs / winner.run_id).result()
         assert result is not None
         return TuneResult(
-            folder=folder,
+            folder=self.folder,
             candidates=found,
             winner=winner,
             test=result["final"],
@@ -292,6 +335,10 @@ class _Tuning:
         if self.stopped():
             self.executor.stop()
             raise Interrupted("interrupted; run the same command to resume")
+
+    def final(self, loss: LossConfig) -> RunConfig:
+        """The run of a loss on all training images."""
+        return _final_run(self.configure(loss))
 
     def _fold(self, loss: LossConfig, fold: int) -> RunConfig:
         return _fold_run(self.configure(loss), fold, self.folds)

@@ -114,7 +114,7 @@ def input_spec(name: str, image_size: int | None = None) -> InputSpec | None:
 
     Args:
         name: of the model.
-        image_size: width and height in place of the model's.
+        image_size: width and height instead of the model's.
 
     Example:
         >>> spec = input_spec("tf_efficientnet_lite0")

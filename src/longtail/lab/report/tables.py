@@ -188,7 +188,7 @@ def setting_table(frame: DataFrame, differences: Mapping[str, Cell] | None = Non
 
     Args:
         frame: of :func:`longtail.lab.experiments.load_results`.
-        differences: from a baseline, by method, in place of those from the same loss without class weights.
+        differences: from a baseline, by method, instead of those from the same loss without class weights.
     """
     from longtail.lab.experiments.aggregate import deltas, summarize_results
     from longtail.lab.experiments.results import SETTING, row_key, telling_columns, to_records

@@ -145,8 +145,8 @@ def palette(names: Sequence[str], order: Sequence[str] | None = None) -> dict[st
     if order is None:
         styles = [(COLOURS[index], list(DASHES[index]), SHAPES[index]) for index in range(len(names))]
     else:
-        places = [*order, *(name for name in names if name not in order)]
-        styles = [method_style(places.index(name)) for name in names]
+        ranked = [*order, *(name for name in names if name not in order)]
+        styles = [method_style(ranked.index(name)) for name in names]
     ranges = zip(("color", "strokeDash", "shape"), zip(*styles, strict=True), strict=True)
     return {channel: alt.Scale(domain=list(names), range=list(values)) for channel, values in ranges}
 

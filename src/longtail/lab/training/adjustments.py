@@ -112,7 +112,7 @@ def choose_adjustment(
         counts: training images of each class.
         method: ``"tau_norm"`` or ``"logit_adjustment"``.
         tau: τ ≥ 0 of the method.
-        prior: the class prior to expect, in place of a method: ``"uniform"``, ``"train"``, or a CSV file with a class
+        prior: the class prior to expect, instead of a method: ``"uniform"``, ``"train"``, or a CSV file with a class
             and its share a row. ``"uniform"`` is logit adjustment with τ = 1.
 
     Example:

@@ -93,24 +93,31 @@ def open_data(
         (519, 10.0)
     """
     data = config.data
-    if gone := data.gone:
-        raise ConfigError(f"the images of this run are gone: {gone} does not exist; data.name takes their new path")
     with config_errors():
         check_model(config.model.name)
-    dataset = open_dataset(data.source, data_dir, files=data.files, on_error=data.on_error, console=console)
-    dataset = _prepared(dataset, config)
+    dataset = _prepared(_open_images(data, data_dir, console), config)
     betas, classes = len(config.loss.betas), len(dataset.classes)
     if betas not in (0, classes):
         raise ConfigError(f"betas has {betas} values, but {data.name} has {classes} classes")
-    if not data.is_catalogued:
-        config = replace(config, data=_named_as_in(runs, data.found_at(fingerprint(dataset))))
-    config = replace(config, model=find_weights(config.model))
+    config = _identified(config, None if data.is_catalogued else fingerprint(dataset), runs)
     chosen, subset = data.subset.choose(dataset)
     chosen = hold_out_validation(data.fold.choose(chosen), data.validation_fraction)
     if data.sampling != "shuffled" and not config.loss.is_plain:
         note = f"classes are balanced twice, by {data.sampling} sampling and by class weights"
         chosen = replace(chosen, notes=(*chosen.notes, note))
     return OpenedData(chosen, subset, config)
+
+
+def _open_images(data: DataConfig, data_dir: Path | None, console: Console | None) -> ImageDataset:
+    if gone := data.gone:
+        raise ConfigError(f"the images of this run are gone: {gone} does not exist; data.name takes their new path")
+    return open_dataset(data.source, data_dir, files=data.files, on_error=data.on_error, console=console)
+
+
+def _identified(config: RunConfig, digest: str | None, runs: Path | None) -> RunConfig:
+    """With the fingerprint of your own images, and with their initial weights found."""
+    data = config.data if digest is None else _named_as_in(runs, config.data.found_at(digest))
+    return replace(config, data=data, model=find_weights(config.model))
 
 
 def _prepared(dataset: ImageDataset, config: RunConfig) -> ImageDataset:
@@ -157,13 +164,10 @@ def identify(
     found = []
     for config in configs:
         data = config.data
-        if not data.is_catalogued:
-            key = (data.source, data.on_error, data.files, *data.files.locations.values())
-            if key not in digests:
-                dataset = open_dataset(data.source, data_dir, files=data.files, on_error=data.on_error, console=console)
-                digests[key] = fingerprint(dataset)
-            data = _named_as_in(runs, data.found_at(digests[key]))
-        found.append(replace(config, data=data, model=find_weights(config.model)))
+        key = (data.source, data.on_error, data.files, *data.files.locations.values())
+        if not data.is_catalogued and key not in digests:
+            digests[key] = fingerprint(_open_images(data, data_dir, console))
+        found.append(_identified(config, None if data.is_catalogued else digests[key], runs))
     return found
 
 

@@ -27,8 +27,8 @@ METRIC_LISTS = ("recall", "calibration", *DETAILS)
 
 
 @contextlib.contextmanager
-def damage_named(file: Path | str, place: str = "") -> Iterator[None]:
-    """Whatever is wrong with what a file holds, or with a place in it, becomes an error that names it.
+def damage_named(file: Path | str, where: str = "") -> Iterator[None]:
+    """Whatever is wrong with what a file holds, or with a line of it, becomes an error that names it.
 
     Example:
         >>> with damage_named("result.json"):
@@ -39,9 +39,9 @@ def damage_named(file: Path | str, place: str = "") -> Iterator[None]:
     try:
         yield
     except KeyError as missing:
-        raise ConfigError(f"{file} is damaged{place}: it has no {missing.args[0]}") from None
+        raise ConfigError(f"{file} is damaged{where}: it has no {missing.args[0]}") from None
     except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        raise ConfigError(f"{file} is damaged{place}: {error}") from None
+        raise ConfigError(f"{file} is damaged{where}: {error}") from None
 
 
 def check_data(content: Any) -> None:

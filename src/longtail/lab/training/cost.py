@@ -164,7 +164,7 @@ def enough_memory(config: RunConfig) -> Iterator[None]:
     """Say what to lower where memory ran out all the same."""
     try:
         yield
-    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is one; on a CPU there is none of its own
+    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is one; a CPU has no such error
         if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "can't allocate memory" not in str(error):
             raise
         images = config.optimizer.micro_batch_size or config.optimizer.batch_size

@@ -38,7 +38,7 @@ class Display:
         console: where to show.
         epochs: of the whole training.
         steps: of an epoch.
-        start: where the training goes on from.
+        start: where the training resumes.
     """
 
     def __init__(self, folder: Path | None, console: Console | None, epochs: int, steps: int, start: Position) -> None:
@@ -61,7 +61,7 @@ class Display:
         )
         from torch.utils.tensorboard import SummaryWriter  # slow to import: only who trains waits for it
 
-        # Events after the step that this run goes on from are of steps that are made again.
+        # Events after the step that this run resumes from are of steps that are made again.
         self.events = SummaryWriter(str(folder), purge_step=start.epoch + 1) if folder else None
 
     def __enter__(self) -> Self:

@@ -21,7 +21,7 @@ class TrainingError(RuntimeError):
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
-    """A signal ended the training; started again, the run goes on from its checkpoint.
+    """A signal ended the training; started again, the run resumes from its checkpoint.
 
     Example:
         >>> Interrupted("interrupted in epoch 3").exit_code

@@ -274,7 +274,7 @@ def adjust_run(
         tau: τ ≥ 0 of the method: 0 changes nothing but the bias, which tau_norm drops.
         data_dir: where named data sets are.
         data: where the images of the run are now, if they were moved.
-        prior: the class prior to expect, in place of a method: ``"uniform"``, ``"train"``, or a CSV file with a class
+        prior: the class prior to expect, instead of a method: ``"uniform"``, ``"train"``, or a CSV file with a class
             and its share a row. ``"uniform"`` is logit adjustment with τ = 1.
         calibrate: whether to fit a temperature on the validation images of the run. Logits are divided by it before
             the class prior is changed: validation images have the prior of the training images.

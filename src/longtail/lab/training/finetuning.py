@@ -135,7 +135,7 @@ class Finetuning(NamedTuple):
 
 
 def estimate_finetuning(config: RunConfig, options: RunOptions = RunOptions()) -> Finetuning:
-    """What fine-tuning costs in place of a linear probe, measured on a few images.
+    """What fine-tuning costs instead of a linear probe, measured on a few images.
 
     Args:
         config: of the probe.

@@ -25,6 +25,7 @@ from longtail.lab.models.features import (
     Extractor,
     FeatureStore,
     backbone_sha256,
+    compute_features,
     feature_identity,
     store_features,
 )
@@ -39,6 +40,8 @@ __all__ = ["FrozenBackbone", "Head", "MissingViews", "attach_head", "build_head"
 POLL_SECONDS = 0.2
 SETTLED_SECONDS = 2.0
 """After which the speed is known well enough to say how long the rest takes."""
+MEASURED = 16
+"""Images that the time of all is estimated from."""
 STORES = 2
 """Stores that stay in memory: a worker process trains many runs on the same images."""
 
@@ -131,6 +134,23 @@ class FrozenBackbone:
         network = self.network if device.type == "cpu" else copy.deepcopy(self.network)  # that of a run is not moved
         return Extractor(network, views, self.config.precision, device)
 
+    def seconds(self, workers: int | None = None) -> float:
+        """How long what is not in the cache takes on this machine's cores, going by a few images on one of them."""
+        missing = self.missing()
+        if not missing:
+            return 0.0
+        views, requests = missing[0]
+        extract, threads = self.extractor(views, torch.device("cpu")), torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            for _ in range(2):  # the first time is slower
+                began, sample = time.perf_counter(), requests[:MEASURED]
+                list(compute_features(extract, views, sample))
+                seconds = (time.perf_counter() - began) / len(sample)
+        finally:
+            torch.set_num_threads(threads)
+        return sum(len(part.requests) for part in missing) * seconds / max(1, _processes(workers))
+
     def compute(
         self,
         splits: Sequence[tuple[Images, int]] | None = None,
@@ -171,11 +191,15 @@ class FrozenBackbone:
                             progress.show(before + count)
                             check(f" with {progress.described}")
 
-                        processes = min(8, available_cores()) if workers is None else workers
-                        store_features(self.store, self.extractor(views, device), views, requests, processes, done)
+                        extract = self.extractor(views, device)
+                        store_features(self.store, extract, views, requests, _processes(workers), done)
             finally:
                 lock.release()
         assert not self.missing(splits)  # and they are in memory
+
+
+def _processes(workers: int | None) -> int:
+    return min(8, available_cores()) if workers is None else workers
 
 
 def _acquire(acquire: Callable[..., bool], check: Callable[[], None], console: Console | None) -> None:

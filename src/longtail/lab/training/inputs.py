@@ -14,7 +14,7 @@ from longtail.lab.data.feature_loader import FeatureLoader
 from longtail.lab.data.mixing import Mixing
 from longtail.lab.training.build import build_loss, build_order, probe_images
 from longtail.lab.training.cost import Cost, measure_cost
-from longtail.lab.training.frozen import FrozenBackbone, build_head
+from longtail.lab.training.frozen import FrozenBackbone, Head
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -22,22 +22,33 @@ if TYPE_CHECKING:
 __all__ = ["EVALUATION_BATCH", "make_loaders", "measure_inputs"]
 
 EVALUATION_BATCH = 500
+MOST_FEATURES = 1024
+"""With which a head is measured."""
 
 
 def measure_inputs(
     config: RunConfig,
     fabric: Fabric,
     dataset: ImageDataset,
-    network: nn.Module | None,
-    backbone: FrozenBackbone | None,
+    network: nn.Module,
+    seconds: float = 0.0,
+    photographs: int = 8,
 ) -> Cost:
-    """Memory and time of the network, or of the head alone on features of a frozen backbone."""
-    criterion = build_loss(config, dataset.counts)
-    if backbone is not None:
-        head, features = build_head(config, backbone.size, len(dataset.classes)), torch.zeros(64, backbone.size)
-        return measure_cost(config, fabric, head, criterion, features)
-    assert network is not None
-    return measure_cost(config, fabric, network, criterion, probe_images(config, dataset))
+    """Memory and time of a network, or of a head alone on features of a frozen backbone.
+
+    Args:
+        config: of the run.
+        fabric: its device and precision.
+        dataset: its images.
+        network: what is trained.
+        seconds: how long to measure at least.
+        photographs: how many to measure with.
+    """
+    if isinstance(network, Head):
+        inputs = torch.zeros(min(MOST_FEATURES, config.optimizer.batch_size), network.fc.in_features)
+    else:
+        inputs = probe_images(config, dataset, photographs)
+    return measure_cost(config, fabric, network, build_loss(config, dataset.counts), inputs, seconds)
 
 
 def make_loaders(

@@ -13,7 +13,6 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from longtail._checks import check_positive_integer
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
 from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset
 from longtail.lab.data.batches import cut
@@ -60,7 +59,6 @@ def train(
     config: RunConfig,
     options: RunOptions = RunOptions(),
     console: Console | None = None,
-    devices: int | None = None,
 ) -> Path:
     """Train a configuration, or resume it, and return its run folder.
 
@@ -71,8 +69,6 @@ def train(
         config: what to train.
         options: where and how.
         console: where to show progress.
-        devices: how many processes, each with its GPU or its part of the CPU; by default one for each GPU, or one. With
-            torchrun, it decides.
 
     Example:
         >>> from dataclasses import replace
@@ -84,8 +80,6 @@ def train(
         ...     sorted(file.name for file in path.glob("*.json"))
         ['config.json', 'data.json', 'result.json']
     """
-    if devices is not None:
-        check_positive_integer("devices", devices)
     if config.is_identified and (done := _complete(config, options, console)):
         return done  # without opening the data
     # First the data: a run that cannot start leaves no folder, and says why once, before it starts other processes.
@@ -94,20 +88,24 @@ def train(
         return done
     # Refuses initial weights that do not fit.
     backbone = FrozenBackbone(config, dataset) if config.model.freeze else None
+    torch.manual_seed(config.seed)
     network = build_network(config, dataset) if backbone is None else None
     folder = RunFolder(options.runs / config.run_id)
-    fabric = make_fabric(config.precision, options.accelerator, devices)
+    fabric = make_fabric(config.precision, options.accelerator, options.devices)
     console = console if fabric.is_global_zero else None
     if backbone is not None:
         computed_by_first(
             fabric, lambda: backbone.compute(device=fabric.device, workers=options.workers, console=console)
         )
-    cost = measure_inputs(config, fabric, dataset, network, backbone)
+        torch.manual_seed(config.seed)
+        network = build_head(config, backbone.size, len(dataset.classes))
+    assert network is not None
+    cost = measure_inputs(config, fabric, dataset, network)
     check_memory(config, cost, available_memory(fabric.device), fabric.world_size)
     with enough_memory(config), folder.written(), opened_by_first(folder, config, fabric), stop_signals() as stop:
         if fabric.world_size == 1 and folder.result_file.exists():
             return folder.path  # another process has finished it since
-        training = Training.new(config, options, fabric, dataset, folder, backbone)
+        training = Training.new(config, options, fabric, dataset, folder, network, backbone)
         notes = [*dataset.notes, *training.resume(subset)]
         lines = training.lines
         notes.append(describe(config, dataset, cost, training.state.epoch, fabric.world_size))
@@ -194,15 +192,10 @@ class Training:
         fabric: Fabric,
         dataset: ImageDataset,
         folder: RunFolder,
+        network: nn.Module,
         backbone: FrozenBackbone | None = None,
     ) -> Training:
-        """With new weights."""
-        torch.manual_seed(config.seed)
-        network = (
-            build_network(config, dataset)
-            if backbone is None
-            else build_head(config, backbone.size, len(dataset.classes))
-        )
+        """Of a network with its initial weights, or of a head on features of a frozen backbone."""
         if config.sync_batch_norm and fabric.world_size > 1:
             synchronise_batch_norms(network)
         # Convolutions are faster with the channels of a pixel side by side.

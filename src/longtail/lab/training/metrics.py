@@ -120,7 +120,7 @@ def without_details(metrics: dict[str, Any]) -> dict[str, Any]:
 def log_probabilities(logits: Tensor, loss: str) -> Tensor:
     r"""Log-probabilities of the classes under a loss, in float32.
 
-    :math:`\log \mathrm{softmax}(z)`. Sigmoid, focal and asymmetric losses give each class a probability of its own,
+    :math:`\log \mathrm{softmax}(z)`. Sigmoid, focal and asymmetric losses give each class its own probability,
     which are scaled to sum to 1: :math:`p_i = \sigma(z_i) / \sum_j \sigma(z_j)`. The prior of the logit-adjusted loss
     and the margins of LDAM are for training alone: they are not in the logits.
 

@@ -63,7 +63,7 @@ class RunFolder:
         if self._is_something_else():
             raise ConfigError(f"{self.path} holds something else than a run: nothing was changed")
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = Lock(self.path / ".lock")
+        lock = Lock(self.path / ".lock", with_folder=True)
         if not lock.acquire(wait=False):
             raise RunInUse(f"{self.path} is in use by another process")
         try:
@@ -87,7 +87,7 @@ class RunFolder:
             raise TrainingError(f"{self.path} was deleted during the run")
         raise TrainingError(
             f"{self._lock.path} was deleted during the run: another process may have the run now; "
-            "the same command goes on with it"
+            "run the same command to resume"
         )
 
     @contextlib.contextmanager
