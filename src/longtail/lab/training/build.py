@@ -100,6 +100,8 @@ def open_data(
     dataset = open_dataset(data.source, data_dir, files=data.files, on_error=data.on_error, console=console)
     dataset = _prepared(dataset, config)
     betas, classes = len(config.loss.betas), len(dataset.classes)
+    if classes < 2:
+        raise DataError(f"{data.name} has a single class, {dataset.classes[0]!r}: a classifier needs two or more")
     if betas not in (0, classes):
         raise ConfigError(f"betas has {betas} values, but {data.name} has {classes} classes")
     if not data.is_catalogued:
