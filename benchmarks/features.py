@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,29 +38,50 @@ Result = dict[str, Any]
 PRECISIONS = ("32-true", "bf16-mixed")
 
 
+PARTS = ("features", "whole", "tune", "head")
+
+
 def main() -> None:
     """Measure, then write ``features.json`` and ``features.md``."""
     parser = argparse.ArgumentParser(description="Frozen features, heads, and from a folder to the report.")
     parser.add_argument("--output", type=Path, default=Path("results/bench"), help="folder of features.json and .md")
     parser.add_argument("--photos", type=Path, help="a folder of photographs; by default, 8,677 images are generated")
     parser.add_argument("--quick", action="store_true", help="short, to try it out")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="parts to measure; all by default")
+    parser.add_argument("--folder", type=Path, help="where to keep cache and runs; by default, they are deleted")
+    parser.add_argument(
+        "--window",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="interrupt a command after so long; the same benchmark in the same --folder resumes it, and adds up",
+    )
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with contextlib.ExitStack() as stack:
+        folder = (options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))).absolute()
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-        photos = options.photos or generated(folder / "photos", *((4, 20) if options.quick else (101, 8677)))
-        results: Result = {
+        photos = options.photos or folder / "photos"
+        if not photos.exists():
+            generated(photos, *((4, 20) if options.quick else (101, 8677)))
+        file = options.output / "features.json"
+        results: Result = json.loads(file.read_text()) if file.exists() and options.only != PARTS else {}
+        results |= {
             "settings": circumstances("timm", "pillow"),
-            "photos": str(photos.name) if options.photos else "generated",
-            "features": features(photos, 64 if options.quick else 512, 1 if options.quick else 5),
+            "photos": photos.name if options.photos else "generated",
         }
-        results |= whole(photos, folder, options.quick)
-        results["head"] = head(photos, folder, 1 if options.quick else 3)
-    text = report(results)
+        for part in options.only:
+            if part == "features":
+                results[part] = features(photos, 64 if options.quick else 1024, 1 if options.quick else 2)
+            elif part == "head":
+                results[part] = head(photos, folder, 1 if options.quick else 3)
+            else:
+                results[part] = Commands(folder, options.window).measure(part, photos, options.quick)
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "features.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    (options.output / "features.md").write_text(text)
-    print(text, end="")
+    file.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    if set(PARTS) <= set(results):
+        text = report(results)
+        (options.output / "features.md").write_text(text)
+        print(text, end="")
 
 
 def generated(folder: Path, classes: int, images: int) -> Path:
@@ -95,9 +119,9 @@ def features(photos: Path, images: int, repeats: int) -> Result:
             speeds["cached"] = max(speeds["cached"], len(requests) / (time.perf_counter() - began))
             _forget()
         began = time.perf_counter()
-        for _ in compute_features(extract, views, requests[: images // 4], workers=0):
+        for _ in compute_features(extract, views, requests[: images // 16], workers=0):
             pass
-        speeds["one_process"] = (images // 4) / (time.perf_counter() - began)
+        speeds["one_process"] = (images // 16) / (time.perf_counter() - began)
         found[precision] = speeds | {"ratio": speeds["cached"] / speeds["bare"]}
     return found
 
@@ -164,26 +188,56 @@ def _bare_head(rows: torch.Tensor, labels: torch.Tensor, classes: int, epochs: i
         schedule.step()
 
 
-def whole(photos: Path, folder: Path, quick: bool) -> Result:
-    """Wall time of the commands: from a folder to the report, and a search of all candidates from the cache."""
-    small = ["--losses", "softmax", "logit_adjusted", "--betas", "0.9", "--folds", "2"] if quick else []
+class Commands:
+    """Wall time of commands, which may be interrupted and resumed: the time of all attempts counts.
 
-    def run(*words: str) -> float:
-        began = time.perf_counter()
-        command = [sys.executable, "-m", "longtail.lab", *words]
-        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        return time.perf_counter() - began
+    Args:
+        folder: of their runs.
+        window: seconds after which a command is interrupted.
+    """
 
-    path = str(photos.absolute())
-    clear_features()
-    first = run("tune", "--data", path, "--runs", "runs", *small)
-    page = run("report", "runs", "-o", "report.html")
-    cached = run("tune", "--data", path, "--runs", "again", "--no-prune", *small)
-    found = [json.loads(file.read_text()) for file in (folder / "again" / "tune").glob("*/result.json")]
-    return {
-        "whole": {"tune": first, "report": page, "seconds": first + page},
-        "tune": {"seconds": cached, "runs": found[0]["runs"], "candidates": len(found[0]["candidates"])},
-    }
+    def __init__(self, folder: Path, window: float) -> None:
+        self.folder, self.ends = folder, time.monotonic() + window
+
+    def measure(self, part: str, photos: Path, quick: bool) -> Result:
+        """From a folder to the report with nothing cached, or a search of all candidates from the cache."""
+        small = ["--losses", "softmax", "logit_adjusted", "--betas", "0.9", "--folds", "2"] if quick else []
+        path = str(photos.absolute())
+        if part == "whole":
+            if not (self.folder / "whole-tune.json").exists():
+                clear_features()
+            found = {"tune": self.run("whole-tune", "tune", "--data", path, "--runs", "runs", *small)}
+            found["report"] = self.run("whole-report", "report", "runs", "-o", "report.html")
+            attempts = sum(each["attempts"] for each in found.values())
+            seconds = sum(each["seconds"] for each in found.values())
+            images = len(list(photos.glob("*/*")))
+            return {"images": images, "seconds": seconds, "attempts": attempts, **found}
+        timed = self.run("tune", "tune", "--data", path, "--runs", "again", "--no-prune", *small)
+        results = [json.loads(file.read_text()) for file in (self.folder / "again" / "tune").glob("*/result.json")]
+        return timed | {"runs": results[0]["runs"], "candidates": len(results[0]["candidates"])}
+
+    def run(self, name: str, *words: str) -> Result:
+        """Seconds of a command, and of how many attempts."""
+        file = self.folder / f"{name}.json"
+        timed = json.loads(file.read_text()) if file.exists() else {"seconds": 0.0, "attempts": 0, "complete": False}
+        if timed["complete"]:
+            return timed
+        began, command = time.perf_counter(), [sys.executable, "-m", "longtail.lab", *words]
+        process = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        left = self.ends - time.monotonic()
+        try:
+            errors = process.communicate(timeout=None if left == math.inf else max(0, left))[1]
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            errors = process.communicate()[1]
+        timed["seconds"] += time.perf_counter() - began
+        timed |= {"attempts": timed["attempts"] + 1, "complete": process.returncode == 0}
+        if process.returncode not in (0, 130):
+            raise SystemExit(errors.decode())
+        file.write_text(json.dumps(timed))
+        if not timed["complete"]:
+            raise SystemExit(f"{name}: interrupted after {timed['seconds']:.0f} s; run the same command to resume")
+        return timed
 
 
 def report(results: Result) -> str:
@@ -213,12 +267,19 @@ def report(results: Result) -> str:
             f"end); a bare loop takes {layer['bare']:.2f} s.",
             "",
             f"`longtail tune` of {search['candidates']} candidates from the cache, {search['runs']} runs without "
-            f"pruning: {search['seconds']:.0f} s.",
+            f"pruning: {_timed(search)}.",
             "",
-            f"From a folder of photographs to the report, nothing cached: {results['whole']['seconds']:.0f} s.",
+            f"From a folder of {results['whole']['images']:,} photographs to the report, nothing cached "
+            f"(`longtail tune`, `longtail report`): {_timed(results['whole'])}.",
             "",
         ]
     )
+
+
+def _timed(timed: Result) -> str:
+    attempts = timed["attempts"] - ("report" in timed)
+    resumed = f", interrupted and resumed {attempts - 1} times, which counts" if attempts > 1 else ""
+    return f"{timed['seconds']:.0f} s{resumed}"
 
 
 if __name__ == "__main__":

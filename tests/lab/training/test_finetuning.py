@@ -160,7 +160,19 @@ def test_images_that_are_scaled_up_are_noted(tmp_path, capsys, weights):
 
 def test_fine_tuning_is_suggested_where_the_head_does_not_fit(tmp_path, capsys, monkeypatch):
     photos = draw_photos(tmp_path / "photos")
-    words = ["train", "--data", photos, "--image-size", SIZE, "--epochs", 60, "--lr", 0.05, "--runs", tmp_path / "runs"]
+    words = [
+        "train",
+        "--data",
+        photos,
+        "--image-size",
+        SIZE,
+        "--epochs",
+        300,
+        "--lr",
+        0.05,
+        "--runs",
+        tmp_path / "runs",
+    ]
     printed, _, code = run(capsys, *words)
     (result,) = (tmp_path / "runs").glob("*/result.json")
     final = json.loads(result.read_text(encoding="utf-8"))["final"]
@@ -174,3 +186,23 @@ def test_fine_tuning_is_suggested_where_the_head_does_not_fit(tmp_path, capsys, 
     config = finetuning_of(linear_probe(DataConfig(name=str(photos), image_size=SIZE)))
     assert command.strip() == command_for(config, RunOptions(runs=tmp_path / "runs"))
     assert "--no-freeze" in shlex.split(command)
+
+
+def test_a_head_of_few_steps_says_nothing_about_its_images(tmp_path, capsys):
+    photos = draw_photos(tmp_path / "photos")
+    words = ["train", "--data", photos, "--image-size", SIZE, "--epochs", 1, "--lr", 1e-9, "--runs", tmp_path / "runs"]
+    printed, error, code = run(capsys, *words)
+    (result,) = (tmp_path / "runs").glob("*/result.json")
+    assert (code, json.loads(result.read_text(encoding="utf-8"))["final"]["train_error"]) == (0, None)
+    assert "cannot fit" not in printed
+    assert "only 1 step an epoch" in error
+
+
+def test_one_class_is_refused_before_anything_is_written(tmp_path, capsys):
+    photos = draw_photos(tmp_path / "photos")
+    (photos / "dark").rename(tmp_path / "elsewhere")
+    for words in (["train"], ["tune"], ["train", "--no-freeze"]):
+        printed, error, code = run(capsys, *words, "--data", photos, "--runs", tmp_path / "runs")
+        assert (code, printed, error.count("\n")) == (2, "", 1)
+        assert error.endswith("photos has a single class, 'bright': a classifier needs two or more\n")
+    assert not (tmp_path / "runs").exists()

@@ -282,3 +282,16 @@ def test_small_images_have_features_of_a_large_network(tmp_path):
     clear_features()
     assert cached_features() == []
     assert open_dataset("digits").classes
+
+
+@pytest.mark.parametrize(("limit", "threads"), [(frozen.SMALL_PRODUCTS, 1), (0, 2)])
+def test_a_small_head_is_trained_on_one_thread(tmp_path, photos, monkeypatch, limit, threads):
+    before, seen, epoch = torch.get_num_threads(), [], loop.train_epoch
+    monkeypatch.setattr(frozen, "SMALL_PRODUCTS", limit)
+    monkeypatch.setattr(loop, "train_epoch", lambda *given: seen.append(torch.get_num_threads()) or epoch(*given))
+    torch.set_num_threads(2)
+    try:
+        train(probe(photos, epochs=1), RunOptions(runs=tmp_path))
+        assert (seen, torch.get_num_threads()) == ([threads], 2)
+    finally:
+        torch.set_num_threads(before)

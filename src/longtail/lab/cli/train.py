@@ -101,7 +101,7 @@ def run_training(
 
 def finetuning_advice(config: RunConfig, final: Mapping[str, Any], options: RunOptions) -> list[str]:
     """What to do where the head of a frozen backbone cannot even fit its training images: nothing, elsewhere."""
-    from longtail.lab.training.cost import duration
+    from longtail.lab.training.cost import duration, speed
     from longtail.lab.training.finetuning import estimate_finetuning, is_underfitted
 
     if not is_underfitted(config, final):
@@ -110,7 +110,7 @@ def finetuning_advice(config: RunConfig, final: Mapping[str, Any], options: RunO
     return [
         f"the head cannot fit {final['train_error']:.1f}% of its training images: they are unlike those that "
         f"{config.model.name} was trained on; fine-tuning trains all layers, in about "
-        f"{duration(tuning.seconds)} here ({tuning.images_per_second:,.0f} images/s):",
+        f"{duration(tuning.seconds)} here ({speed(tuning.images_per_second)}):",
         f"  {command_for(tuning.config, options)}",
     ]
 

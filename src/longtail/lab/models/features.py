@@ -43,6 +43,8 @@ __all__ = [
 SHARD_SIZE = 256
 """Images of a shard: what is lost at most when a process is killed."""
 BATCH_SIZE = 32
+PREFETCHED = 8
+"""Batches of features that a worker may be ahead: one that is slow for a while does not stop the others."""
 KEY_SIZE = 32
 AUTOCAST = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
@@ -257,6 +259,7 @@ def compute_features(
         sampler=requests,
         collate_fn=_Collate(views, extract if in_workers else None),
         num_workers=workers,
+        prefetch_factor=PREFETCHED if in_workers else 2 if workers else None,
         worker_init_fn=leave_signals_to_parent,
         pin_memory=extract.device.type == "cuda",
         generator=torch.Generator(),

@@ -97,6 +97,8 @@ def open_data(
         check_model(config.model.name)
     dataset = _prepared(_open_images(data, data_dir, console), config)
     betas, classes = len(config.loss.betas), len(dataset.classes)
+    if classes < 2:
+        raise DataError(f"{data.name} has a single class, {dataset.classes[0]!r}: a classifier needs two or more")
     if betas not in (0, classes):
         raise ConfigError(f"betas has {betas} values, but {data.name} has {classes} classes")
     config = _identified(config, None if data.is_catalogued else fingerprint(dataset), runs)

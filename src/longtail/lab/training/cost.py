@@ -19,7 +19,7 @@ from longtail.lab.training.fused_head import FusedNetwork, with_fused_head
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Cost", "available_memory", "check_memory", "duration", "enough_memory", "measure_cost"]
+__all__ = ["Cost", "available_memory", "check_memory", "duration", "enough_memory", "measure_cost", "speed"]
 
 STATES = {"sgd": 1, "adamw": 2}
 """Tensors of the size of the weights that the optimizer keeps."""
@@ -197,6 +197,16 @@ def available_memory(device: torch.device) -> float | None:
         return free if limit == "max" else min(free, float(limit) - float(used) + cached)
     except (OSError, StopIteration, ValueError):
         return free
+
+
+def speed(images_per_second: float) -> str:
+    """Images per second for people.
+
+    Example:
+        >>> speed(1234.5), speed(0.42)
+        ('1,234 images/s', '0.4 images/s')
+    """
+    return f"{images_per_second:,.{0 if images_per_second >= 10 else 1}f} images/s"
 
 
 def duration(seconds: float) -> str:

@@ -36,6 +36,8 @@ __all__ = [
 UNDERFITTED = 1.0
 """Training error, in %, above which a head does not fit its training images: 0.1% on photographs (Caltech-101), but
 1.7% on CIFAR-10 at imbalance 100 and 2.9% on digits."""
+FITTING_STEPS = 300
+"""Fewer steps leave a head unfitted on any images: its training error says nothing about them."""
 
 
 def probe_head(backbone: FrozenBackbone) -> nn.Linear:
@@ -108,8 +110,10 @@ def frozen_alternative(config: RunConfig, cost: Cost, images: int) -> str:
 
 
 @torch.no_grad()
-def training_error(head: nn.Module, loader: FeatureLoader) -> float:
-    """Error of a head on the features that it was trained on, each image in its first view, in %."""
+def training_error(head: nn.Module, loader: FeatureLoader, epochs: int) -> float | None:
+    """Error of a head on the features that it was trained on, each image in its first view, in %; None if too short."""
+    if epochs * len(loader) < FITTING_STEPS:
+        return None
     predicted = head(loader.rows[:: loader.views]).argmax(dim=1)
     return float(100 * (predicted != loader.labels).double().mean())
 
@@ -122,8 +126,8 @@ def is_underfitted(config: RunConfig, final: Mapping[str, Any]) -> bool:
         >>> is_underfitted(linear_probe(), {"train_error": 31.0}), is_underfitted(linear_probe(), {"train_error": 0.4})
         (True, False)
     """
-    pretrained = config.model.freeze and config.model.weights == IMAGENET
-    return bool(pretrained and final.get("train_error", 0.0) > UNDERFITTED)
+    pretrained, error = config.model.freeze and config.model.weights == IMAGENET, final.get("train_error")
+    return pretrained and error is not None and error > UNDERFITTED
 
 
 class Finetuning(NamedTuple):

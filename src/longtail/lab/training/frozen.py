@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -30,12 +31,12 @@ from longtail.lab.models.features import (
     store_features,
 )
 from longtail.lab.training.build import build_network
-from longtail.lab.training.cost import duration
+from longtail.lab.training.cost import duration, speed
 from longtail.lab.training.display import LINE_SECONDS
 from longtail.lab.training.errors import Interrupted
 from longtail.lab.training.state import stop_signals
 
-__all__ = ["FrozenBackbone", "Head", "MissingViews", "attach_head", "build_head"]
+__all__ = ["FrozenBackbone", "Head", "MissingViews", "attach_head", "build_head", "head_threads"]
 
 POLL_SECONDS = 0.2
 SETTLED_SECONDS = 2.0
@@ -44,6 +45,8 @@ MEASURED = 16
 """Images that the time of all is estimated from."""
 STORES = 2
 """Stores that stay in memory: a worker process trains many runs on the same images."""
+SMALL_PRODUCTS = 2**28
+"""Multiplications of a step up to which a head is trained on one thread: 1280 features and 1,600 classes."""
 
 _stores: dict[tuple[object, ...], FeatureStore] = {}
 
@@ -258,17 +261,17 @@ class FeatureProgress:
         if self.first is None:
             self.first = now, done
         since, before = self.first
-        speed = (done - before) / (now - since) if now > since else 0.0
-        if not speed:
+        per_second = (done - before) / (now - since) if now > since else 0.0
+        if not per_second:
             return
         if not self.announced and now - since > SETTLED_SECONDS:
             self.announced = True
             self._say(
                 f"computing the features of {self.total:,} images with {self.name}, once: "
-                f"about {duration(self.total / speed)} ({speed:,.0f} images/s)"
+                f"about {duration(self.total / per_second)} ({speed(per_second)})"
             )
-        elif not self.console.is_terminal and now - self.said >= LINE_SECONDS:
-            self._say(f"{done:,} of {self.total:,} images, {duration((self.total - done) / speed)} left")
+        elif self.announced and not self.console.is_terminal and now - self.said >= LINE_SECONDS:
+            self._say(f"{done:,} of {self.total:,} images, {duration((self.total - done) / per_second)} left")
 
     @property
     def described(self) -> str:
@@ -326,6 +329,23 @@ def build_head(config: RunConfig, size: int, classes: int) -> Head:
         if config.loss.is_sigmoid:
             init_classifier_bias_(layer)
     return Head(layer)
+
+
+@contextlib.contextmanager
+def head_threads(backbone: FrozenBackbone | None, device: torch.device) -> Iterator[None]:
+    """On a CPU, one thread for a small head on the features of a backbone; nothing else changes.
+
+    Its products are too small to share. Threads that do so wait for each other at every step, for milliseconds where
+    other processes use the cores.
+    """
+    threads = torch.get_num_threads()
+    if backbone is not None and device.type == "cpu":
+        products = backbone.config.optimizer.batch_size * backbone.size * len(backbone.dataset.classes)
+        torch.set_num_threads(1 if products <= SMALL_PRODUCTS else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def attach_head(network: nn.Module, head: Head, config: RunConfig) -> None:

@@ -25,11 +25,11 @@ from longtail.lab.training.build import (
     open_data,
 )
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
-from longtail.lab.training.cost import Cost, available_memory, check_memory, duration, enough_memory
+from longtail.lab.training.cost import Cost, available_memory, check_memory, duration, enough_memory, speed
 from longtail.lab.training.display import Display
 from longtail.lab.training.errors import Interrupted, TrainingError
 from longtail.lab.training.finetuning import frozen_alternative, training_error, warm_start
-from longtail.lab.training.frozen import FrozenBackbone, build_head
+from longtail.lab.training.frozen import FrozenBackbone, build_head, head_threads
 from longtail.lab.training.fused_head import FusedNetwork, with_fused_head
 from longtail.lab.training.inputs import make_loaders, measure_inputs
 from longtail.lab.training.metrics import ClassifierMetrics, without_details
@@ -100,9 +100,16 @@ def train(
         torch.manual_seed(config.seed)
         network = build_head(config, backbone.size, len(dataset.classes))
     assert network is not None
-    cost = measure_inputs(config, fabric, dataset, network)
+    with head_threads(backbone, fabric.device):
+        cost = measure_inputs(config, fabric, dataset, network)
     check_memory(config, cost, available_memory(fabric.device), fabric.world_size)
-    with enough_memory(config), folder.written(), opened_by_first(folder, config, fabric), stop_signals() as stop:
+    with (
+        head_threads(backbone, fabric.device),
+        enough_memory(config),
+        folder.written(),
+        opened_by_first(folder, config, fabric),
+        stop_signals() as stop,
+    ):
         if fabric.world_size == 1 and folder.result_file.exists():
             return folder.path  # another process has finished it since
         training = Training.new(config, options, fabric, dataset, folder, network, backbone)
@@ -148,7 +155,7 @@ def describe(config: RunConfig, dataset: ImageDataset, cost: Cost, epoch: int, w
     return (
         f"{dataset.name}: {train:,} training{held_out} and {test:,} test images, {classes:,} classes; "
         f"{config.model.name}{frozen}, {config.title}; {left}: about {duration(seconds)} "
-        f"({world_size * cost.images_per_second:,.0f} images/s)" + frozen_alternative(config, cost, train + test)
+        f"({speed(world_size * cost.images_per_second)})" + frozen_alternative(config, cost, train + test)
     )
 
 
@@ -244,10 +251,9 @@ class Training:
         if self.state.epoch or self.state.step:
             notes.append(f"resuming in epoch {self.state.epoch + 1} of {self.config.optimizer.epochs}")
         elif len(self.loader) < FEW_STEPS:
-            size = self.config.optimizer.batch_size
+            size, steps = self.config.optimizer.batch_size, "1 step" if len(self.loader) == 1 else "2 steps"
             notes.append(
-                f"only {len(self.loader)} steps an epoch: {len(self.dataset.train):,} images are few for a batch size "
-                f"of {size:,}"
+                f"only {steps} an epoch: {len(self.dataset.train):,} images are few for a batch size of {size:,}"
             )
         return notes
 
@@ -314,8 +320,9 @@ def tested(training: Training, display: Display) -> dict[str, Any]:
     display.testing()
     share_buffers(fabric, training.network)
     found = evaluate_network(fabric, training.network, training.test_loader, metrics)
-    if isinstance(training.loader, FeatureLoader) and training.state.epoch + 1 >= training.config.optimizer.epochs:
-        found["train_error"] = training_error(training.network, training.loader)
+    epochs = training.config.optimizer.epochs
+    if isinstance(training.loader, FeatureLoader) and training.state.epoch + 1 >= epochs:
+        found["train_error"] = training_error(training.network, training.loader, epochs)
     if not math.isfinite(found["nll"]):
         raise TrainingError(f"the network's outputs are no numbers after epoch {training.state.epoch + 1}: {ADVICE}")
     return found

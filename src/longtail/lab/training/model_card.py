@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ Or `longtail predict RUN photo.jpg`, and `longtail export RUN -o model.onnx` for
 """
 
 
-def _metrics(final: dict[str, Any], tested: np.ndarray[Any, Any]) -> list[tuple[str, ...]]:
+def _metrics(final: dict[str, Any], tested: np.ndarray[Any, Any]) -> list[tuple[str, str, str]]:
     images = tested.sum()
     right = images * (1 - final["error"] / 100)
     there = tested > 0
@@ -130,7 +131,7 @@ def _interval(limits: Any) -> str:
     return "" if limits is None else f"[{100 * limits[0]:.1f}, {100 * limits[1]:.1f}]"
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
 
