@@ -12,7 +12,8 @@ from tyro.conf import OmitArgPrefixes, arg
 from longtail._checks import check_choice, check_in_unit_interval
 from longtail.lab.cli.arguments import AsJson, command_for
 from longtail.lab.cli.figures import ENDINGS
-from longtail.lab.cli.output import DataDir, console, print_classes, print_json, progress
+from longtail.lab.cli.output import DataDir, console, print_classes, progress
+from longtail.lab.cli.plain import print_json
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions, config_errors
 from longtail.lab.data import ImageFolderOptions, SubsetOptions, open_dataset
 from longtail.lab.recipes import RECIPES, configure, default_recipe

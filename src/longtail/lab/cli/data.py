@@ -10,7 +10,8 @@ from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail.lab.cli.arguments import AsJson, Switch, flag
-from longtail.lab.cli.output import DataDir, console, print_classes, print_json, progress
+from longtail.lab.cli.output import DataDir, console, print_classes, progress
+from longtail.lab.cli.plain import print_json
 from longtail.lab.data import (
     CATALOG,
     DataError,
@@ -228,7 +229,8 @@ def _number(count: int, noun: str, plural: str) -> str:
 
 def _print_classes(summary: dict[str, Any], out: Console) -> None:
     """Counts first: a narrow terminal gets shorter bars and fewer effective numbers."""
-    classes, bar, width = summary["per_class"], _bar_character(out), out.width
+    classes, width = summary["per_class"], out.width
+    bar = "█" if out.encoding.lower().startswith("utf") else "#"
     bar_length, betas = (BAR, 4) if width >= 100 else (BAR // 2, 2) if width >= 75 else (BAR // 2, 0)
     shown = list(classes[0]["effective"])[4 - betas :]
     most = max(row["train"] for row in classes)
@@ -240,7 +242,3 @@ def _print_classes(summary: dict[str, Any], out: Console) -> None:
         return [row["name"], f"{row['train']:,}", bar * length, f"{row['test']:,}", *effective]
 
     print_classes(out, headers, classes, cells, images="train")
-
-
-def _bar_character(console: Console) -> str:
-    return "█" if console.encoding.lower().startswith("utf") else "#"

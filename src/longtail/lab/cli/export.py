@@ -8,7 +8,8 @@ from typing import Annotated
 from tyro.conf import arg
 
 from longtail.lab.cli.arguments import AsJson
-from longtail.lab.cli.output import console, print_json
+from longtail.lab.cli.output import console
+from longtail.lab.cli.plain import print_json
 from longtail.lab.cli.train import Adjustment, Run
 
 __all__ = ["export_command"]

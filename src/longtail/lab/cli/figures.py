@@ -10,7 +10,8 @@ from tyro.conf import Positional, arg
 
 from longtail._checks import check_choice, check_in_unit_interval
 from longtail.lab.cli.arguments import AsJson
-from longtail.lab.cli.output import console, print_json, progress, whole_numbers
+from longtail.lab.cli.output import console, progress
+from longtail.lab.cli.plain import print_json, whole_numbers
 from longtail.lab.config import ConfigError, config_errors, shortest
 
 if TYPE_CHECKING:

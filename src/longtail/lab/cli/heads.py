@@ -18,7 +18,8 @@ from longtail.lab.cli.arguments import (
     resolve,
     run_options,
 )
-from longtail.lab.cli.output import DataDir, console, print_json
+from longtail.lab.cli.output import DataDir, console
+from longtail.lab.cli.plain import print_json
 from longtail.lab.cli.train import Run, run_training
 from longtail.lab.config import ConfigError, RunOptions
 from longtail.lab.files import with_name

@@ -11,21 +11,11 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import arg
 
-from longtail.lab.cli import is_first_process
 from longtail.lab.cli.escape import escaped
-from longtail.lab.cli.plain import cut, largest_and_rarest, left_out_line, print_csv, print_json, whole_numbers
+from longtail.lab.cli.plain import cut, largest_and_rarest, left_out_line
 from longtail.lab.report.tables import text_table
 
-__all__ = [
-    "DataDir",
-    "console",
-    "is_first_process",
-    "print_classes",
-    "print_csv",
-    "print_json",
-    "progress",
-    "whole_numbers",
-]
+__all__ = ["DataDir", "console", "print_classes", "progress"]
 
 WIDEST = 32
 """Columns of a class name beside bars and numbers; the rest is cut off."""

@@ -9,7 +9,8 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from longtail.lab.cli.arguments import AsJson, Switch, flag
-from longtail.lab.cli.output import console, print_json, progress
+from longtail.lab.cli.output import console, progress
+from longtail.lab.cli.plain import print_json
 from longtail.lab.data import GROUPS
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail._checks import check_choice
 from longtail.lab.cli.arguments import AsJson, DryRun, RunningArguments, Switch, flag
-from longtail.lab.cli.output import console, print_json, progress
+from longtail.lab.cli.output import console, progress
+from longtail.lab.cli.plain import print_json
 from longtail.lab.cli.results import show_results
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
 from longtail.lab.experiments import (

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail._checks import check_non_negative
+from longtail.lab.cli import is_first_process
 from longtail.lab.cli.arguments import (
     AsJson,
     DryRun,
@@ -23,7 +24,8 @@ from longtail.lab.cli.arguments import (
     resolve,
     run_options,
 )
-from longtail.lab.cli.output import DataDir, console, is_first_process, print_csv, print_json, progress
+from longtail.lab.cli.output import DataDir, console, progress
+from longtail.lab.cli.plain import print_csv, print_json
 from longtail.lab.config import RunConfig, RunOptions
 from longtail.lab.config.encoding import encode
 from longtail.lab.data import GROUPS, DataError

@@ -17,7 +17,8 @@ from longtail.lab.cli.arguments import (
     resolve,
     run_options,
 )
-from longtail.lab.cli.output import console, print_json, progress
+from longtail.lab.cli.output import console, progress
+from longtail.lab.cli.plain import print_json
 from longtail.lab.cli.train import finetuning_advice
 from longtail.lab.config import LossConfig, RunConfig, RunOptions
 from longtail.lab.data import GROUPS

@@ -30,6 +30,7 @@ __all__ = [
     "read_centre_crop",
     "read_crop",
     "read_image",
+    "read_view",
     "resize",
     "shorter_side",
 ]
@@ -116,6 +117,16 @@ def read_centre_crop(
     """The middle of the image, as networks are evaluated on it; its sides are ``crop_fraction`` of the shorter side."""
     part = size / round(size / crop_fraction)
     return read_crop(path, size, lambda width, height: centre_box(width, height, part), interpolation=interpolation)
+
+
+def read_view(
+    path: Path, size: int, draw: random.Random | None, flip: bool, interpolation: str, crop_fraction: float
+) -> Tensor:
+    """A random part of the image, mirrored half of the time if that may be; without ``draw`` its middle."""
+    if draw is None:
+        return read_centre_crop(path, size, interpolation, crop_fraction)
+    mirror = flip and draw.random() < 0.5
+    return read_crop(path, size, lambda width, height: random_box(width, height, draw), mirror, interpolation)
 
 
 def resize(pixels: Tensor, size: int, interpolation: str = "bilinear") -> Tensor:

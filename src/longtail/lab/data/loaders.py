@@ -6,7 +6,6 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from longtail.counts import IntArray
 from longtail.lab.data.batches import CROPS, BatchPlan, Order, Shard, in_order, shuffled
 from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images, InputSpec
-from longtail.lab.data.decode import random_box, read_centre_crop, read_crop, resize
+from longtail.lab.data.decode import read_view, resize
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.mixing import Mixing
 
@@ -318,20 +317,13 @@ class _Crops(Dataset[Any]):
     def __getitem__(self, request: tuple[int, int, int]) -> tuple[Tensor | DataError, int]:
         epoch, position, index = request
         path, label = self.files.path(index), int(self.files.labels[index])
+        # By position, so that an image that is drawn twice in an epoch is not cropped twice in the same way.
+        seed = self.augment_seed
+        draw = None if seed is None else random.Random(f"{seed} {epoch} {position}")
         try:
-            return self._read(path, epoch, position), label
+            return read_view(path, self.size, draw, self.flip, self.interpolation, self.crop_fraction), label
         except DataError as error:
             return error, label
-
-    def _read(self, path: Path, epoch: int, position: int) -> Tensor:
-        if self.augment_seed is None:
-            return read_centre_crop(path, self.size, self.interpolation, self.crop_fraction)
-        # By position, so that an image that is drawn twice in an epoch is not cropped twice in the same way.
-        draw = random.Random(f"{self.augment_seed} {epoch} {position}")
-        mirror = self.flip and draw.random() < 0.5
-        return read_crop(
-            path, self.size, lambda width, height: random_box(width, height, draw), mirror, self.interpolation
-        )
 
     def stack(self, items: list[tuple[Tensor | DataError, int]]) -> tuple[Tensor, Tensor] | DataError:
         """A batch of crops; the first error among them instead, for the main process to raise as it is."""

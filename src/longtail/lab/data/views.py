@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images, InMemoryImages, InputSpec
-from longtail.lab.data.decode import random_box, read_centre_crop, read_crop, resize
+from longtail.lab.data.decode import read_view, resize
 from longtail.lab.data.errors import DataError
 from longtail.lab.files import Cache
 
@@ -127,25 +127,17 @@ class ImageViews(Dataset[Any]):
 
     def __getitem__(self, request: ViewRequest) -> Tensor | DataError:
         draw = random.Random(self.key(request)) if request.view else None
-        mirror = draw is not None and self.flip and draw.random() < 0.5
+        if not isinstance(self.images, ImageFiles):
+            return self._from_memory(self.images.images[request.image], draw)
+        path, size = self.images.path(request.image), self.input_size or InputSpec.input_size
         try:
-            if isinstance(self.images, ImageFiles):
-                return self._from_file(request.image, draw, mirror)
+            return read_view(path, size, draw, self.flip, self.interpolation, self.crop_fraction)
         except DataError as error:
             return error
-        return self._from_memory(request.image, draw, mirror)
 
-    def _from_file(self, index: int, draw: random.Random | None, mirror: bool) -> Tensor:
-        assert isinstance(self.images, ImageFiles)
-        path, size = self.images.path(index), self.input_size or InputSpec.input_size
-        if draw is None:
-            return read_centre_crop(path, size, self.interpolation, self.crop_fraction)
-        return read_crop(path, size, lambda width, height: random_box(width, height, draw), mirror, self.interpolation)
-
-    def _from_memory(self, index: int, draw: random.Random | None, mirror: bool) -> Tensor:
-        assert isinstance(self.images, InMemoryImages)
-        pixels = self.images.images[index]
+    def _from_memory(self, pixels: Tensor, draw: random.Random | None) -> Tensor:
         if draw is not None:
+            mirror = self.flip and draw.random() < 0.5
             top, left = draw.randint(0, 2 * self.pad), draw.randint(0, 2 * self.pad)
             _, height, width = pixels.shape
             pixels = F.pad(pixels, (self.pad,) * 4)[:, top : top + height, left : left + width]

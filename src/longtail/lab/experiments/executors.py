@@ -104,10 +104,6 @@ def make_executor(where: ExecutorOptions, options: RunOptions) -> Executor:
 class LocalExecutor:
     """Worker processes of this machine, reused from run to run; a run whose process dies resumes in another one.
 
-    Args:
-        where: threads and GPUs of a run.
-        options: of the runs.
-
     Example:
         >>> with LocalExecutor(ExecutorOptions(cpus_per_run=10_000), RunOptions()) as executor:
         ...     executor.slots

@@ -26,13 +26,6 @@ def prepare_features(
 ) -> None:
     """Compute the features of a run with a frozen backbone that are not in the cache, with all cores or a cluster.
 
-    Args:
-        config: of the run; one whose backbone is trained needs none.
-        dataset: its images.
-        options: its options.
-        executor: where the runs will be trained.
-        console: where to show progress.
-
     Raises:
         Interrupted: by SIGINT or SIGTERM; what was written stays.
     """

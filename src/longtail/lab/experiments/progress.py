@@ -20,10 +20,6 @@ LINE_SECONDS = 60.0
 class Progress:
     """Shows how many runs are done, running and failed, and how long the rest takes.
 
-    Args:
-        console: where to; None is nowhere.
-        total: how many runs there are.
-
     Example:
         >>> import sys
         >>> with Progress(Console(file=sys.stdout), total=2) as progress:

@@ -36,9 +36,6 @@ def published(config: RunConfig) -> Published | None:
     It is the same whatever the epochs, the rest of the schedule and the seed of the run, so it is to be shown beside
     the run's result, never as what the run should have given.
 
-    Args:
-        config: the run.
-
     Returns:
         The entry of Table 2 or 3, or None where these have none; the numbers in the paper's figures are not known.
 

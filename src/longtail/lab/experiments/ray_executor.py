@@ -30,10 +30,6 @@ CONNECT_SECONDS = 10.0
 class RayExecutor:
     """A Ray cluster, a running one or one started here; a run whose worker or node dies resumes on another.
 
-    Args:
-        where: address, and CPUs and GPUs of a run.
-        options: of the runs.
-
     Example:
         >>> with RayExecutor(ExecutorOptions(executor="ray"), RunOptions()) as executor:  # doctest: +SKIP
         ...     executor.submit("train", config)

@@ -321,12 +321,7 @@ def _plain(value: Any) -> Any:
 
 
 def write_results(frame: pd.DataFrame, path: Path | str) -> None:
-    """Write a table of runs to a .csv or .json file; lists in CSV are JSON text.
-
-    Args:
-        frame: the table.
-        path: the file; its ending tells the form.
-    """
+    """Write a table of runs to a .csv or .json file; lists in CSV are JSON text."""
     path = Path(path)
     ending = path.suffix.lower()
     if ending not in (".csv", ".json"):
@@ -335,11 +330,10 @@ def write_results(frame: pd.DataFrame, path: Path | str) -> None:
     if ending == ".json":
         text = json.dumps(to_records(frame), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     else:
-        lists = [name for name in frame.columns if name in (*LISTS, "milestones", "betas")]
-        texts = {name: [_list_text(value) for value in frame[name]] for name in lists}
+        texts = {
+            name: [json.dumps(_plain(value)) if isinstance(value, (list, tuple)) else None for value in frame[name]]
+            for name in (*LISTS, "milestones", "betas")
+            if name in frame.columns
+        }
         text = frame.assign(**texts).to_csv(index=False, lineterminator="\n")
     write_atomically(path, text)
-
-
-def _list_text(value: Any) -> str | None:
-    return json.dumps(_plain(value)) if isinstance(value, (list, tuple)) else None

@@ -152,12 +152,7 @@ class Grid:
 
 
 class Tpe:
-    """Optuna's TPE, with its own journal storage: what it asked for is tried by whoever is at the search.
-
-    Args:
-        options: what to try.
-        folder: where the journal is.
-    """
+    """Optuna's TPE, with its own journal storage: what it asked for is tried by whoever is at the search."""
 
     def __init__(self, options: SearchOptions, folder: Path) -> None:
         import optuna

@@ -162,11 +162,6 @@ def _folder(
     return options.runs / "tune" / f"{readable}-{search.search}-{name}"
 
 
-def _fold_run(config: RunConfig, fold: int, folds: int) -> RunConfig:
-    chosen = replace(config.data.fold, folds=folds, fold=fold)
-    return _tested_once(replace(config, data=replace(config.data, fold=chosen)))
-
-
 def _final_run(config: RunConfig) -> RunConfig:
     whole = replace(config.data.fold, folds=None, fold=None, fold_seed=0)
     return _tested_once(replace(config, data=replace(config.data, fold=whole)))
@@ -341,7 +336,9 @@ class _Tuning:
         return _final_run(self.configure(loss))
 
     def _fold(self, loss: LossConfig, fold: int) -> RunConfig:
-        return _fold_run(self.configure(loss), fold, self.folds)
+        config = self.configure(loss)
+        chosen = replace(config.data.fold, folds=self.folds, fold=fold)
+        return _tested_once(replace(config, data=replace(config.data, fold=chosen)))
 
     def _result(self, loss: LossConfig, fold: int) -> dict[str, Any] | None:
         return RunFolder(self.options.runs / self._fold(loss, fold).run_id).result()

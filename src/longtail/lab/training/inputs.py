@@ -34,16 +34,7 @@ def measure_inputs(
     seconds: float = 0.0,
     photographs: int = 8,
 ) -> Cost:
-    """Memory and time of a network, or of a head alone on features of a frozen backbone.
-
-    Args:
-        config: of the run.
-        fabric: its device and precision.
-        dataset: its images.
-        network: what is trained.
-        seconds: how long to measure at least.
-        photographs: how many to measure with.
-    """
+    """Memory and time of a network, or of a head alone on features of a frozen backbone."""
     if isinstance(network, Head):
         inputs = torch.zeros(min(MOST_FEATURES, config.optimizer.batch_size), network.fc.in_features)
     else:
