@@ -98,7 +98,12 @@ def estimate_tuning(
     where: ExecutorOptions = ExecutorOptions(),
     console: Console | None = None,
 ) -> float:
-    """Say what :func:`tune` would try, and return how many seconds it would take here without pruning."""
+    """Say what :func:`tune` would try, and return how many seconds it would take here without pruning.
+
+    Example:
+        >>> estimate_tuning(lambda loss: cifar(loss=loss, epochs=20))  # doctest: +SKIP
+        5400.0
+    """
     with _begun(configure, search, options, where, console) as tuning:
         config = tuning.final(LossConfig())
         features = FrozenBackbone(config, tuning.dataset).seconds(options.workers) if config.model.freeze else 0.0
