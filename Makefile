@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow test-examples lint format bench bench-tuning docs results clean
+.PHONY: help demo test test-slow test-oldest test-examples lint format bench bench-tuning docs results clean
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -16,6 +16,9 @@ test: lint ## ruff, mypy, pytest with doctests: ten minutes; the page is tested 
 
 test-slow: .venv/installed ## what make test leaves out: compiled networks, processes that start themselves, the tests that PyTorch has for its own modules and operators
 	$(BIN)/pytest -m slow
+
+test-oldest: .venv-oldest/installed ## library and lab with the oldest versions they allow (constraints-oldest.txt), in .venv-oldest
+	.venv-oldest/bin/pytest --numprocesses auto --dist loadfile src tests --ignore tests/test_docs.py --ignore tests/benchmarks
 
 test-examples: .venv/installed-examples ## examples/ in Lightning, Transformers, Keras, XGBoost and LightGBM: the first call installs them
 	$(BIN)/pytest tests/examples -m ''
@@ -50,7 +53,7 @@ docs: .venv/installed ## the documentation site, into build/docs
 	@echo "build/docs/index.html"
 
 clean: ## remove .venv and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .venv-oldest .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=…" if sys.version_info < (3, 11) else 0)'
@@ -65,4 +68,10 @@ clean: ## remove .venv and caches
 
 .venv/installed-examples: .venv/installed
 	@$(INSTALL) --editable '.[cluster,export,dev,docs,examples]'
+	@touch $@
+
+.venv-oldest/installed: pyproject.toml constraints-oldest.txt
+	@$(PYTHON) -m venv .venv-oldest
+	@.venv-oldest/bin/pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt \
+		--editable '.[export]' hypothesis mpmath pytest pytest-xdist
 	@touch $@

@@ -467,3 +467,15 @@ def test_when_an_adjusted_head_is_best_its_other_seeds_are_the_next_step(tmp_pat
     assert find_verdict(group, [plain, balanced, done], tmp_path).next_steps == [
         ("Look at each class of the best run:", [f"longtail evaluate {run.path} --adjustment tau_norm_0.5"])
     ]
+
+
+def test_mistakes_are_those_of_the_first_seed_that_has_any(tmp_path):
+    write_compared(tmp_path, seeds=2)
+    _, (plain, _) = methods_of(tmp_path)
+    assert plain.mistaken == plain.runs[0]
+    first = tmp_path / plain.runs[0] / "result.json"
+    content = json.loads(first.read_text())
+    content["final"]["mistakes"] = []
+    first.write_text(json.dumps(content))
+    _, (plain, _) = methods_of(tmp_path)
+    assert (plain.mistaken, plain.mistakes) == (plain.runs[1], [[3, 1, 0, 0.9]])

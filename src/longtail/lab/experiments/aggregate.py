@@ -46,8 +46,8 @@ def summarize_results(frame: pd.DataFrame) -> pd.DataFrame:
     runs = _complete(frame)
     metrics = _metrics(frame)
     groups = runs.groupby("_setting")
-    means = groups[metrics].mean(skipna=False).add_suffix("_mean")
-    spreads = groups[metrics].std(ddof=1, skipna=False).add_suffix("_std")
+    means, spreads = _means_and_spreads(groups[metrics])
+    means, spreads = means.add_suffix("_mean"), spreads.add_suffix("_std")
     pairs = [name for metric in metrics for name in (f"{metric}_mean", f"{metric}_std")]
     return in_order(_settings(runs).assign(n=groups.size()).join(pd.concat([means, spreads], axis=1)[pairs]))
 
@@ -85,13 +85,19 @@ def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: f
     groups = differences.groupby(pairs["_setting"])
     table = _settings(runs[~is_plain]).drop(columns="published")
     table["pairs"] = groups.size().reindex(table.index, fill_value=0)
-    mean, spread = (values.reindex(table.index) for values in (groups.mean(skipna=False), groups.std(skipna=False)))
+    mean, spread = (values.reindex(table.index) for values in _means_and_spreads(groups))
     radius = stdtrit(table["pairs"] - 1, (1 + confidence) / 2) / table["pairs"] ** 0.5
     for name in names:
         table[f"{name}_delta"] = mean[name]
         table[f"{name}_low"] = mean[name] - radius * spread[name]
         table[f"{name}_high"] = mean[name] + radius * spread[name]
     return in_order(table)
+
+
+def _means_and_spreads(groups: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Mean and standard deviation of each group, missing where a value is: pandas 2 has no ``skipna`` here."""
+    is_whole = groups.count().eq(groups.size(), axis=0)
+    return groups.mean().where(is_whole), groups.std().where(is_whole)
 
 
 def _complete(frame: pd.DataFrame) -> pd.DataFrame:

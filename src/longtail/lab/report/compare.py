@@ -47,7 +47,8 @@ class Method:
         tested: test images of each class, where the runs kept their confusion matrix.
         predicted: test images that were predicted as each class, mean over seeds.
         confused: class, other class and how many images were taken for it, mean over seeds; the most first.
-        mistakes: image, class, predicted class and confidence of the first seed.
+        mistakes: image, class, predicted class and confidence, of the first seed that has any.
+        mistaken: the run that they are of.
         adjustment: slug of what changes the head of its runs without training.
     """
 
@@ -59,6 +60,7 @@ class Method:
     predicted: list[float] = field(default_factory=list)
     confused: list[tuple[int, int, float]] = field(default_factory=list)
     mistakes: list[list[float]] = field(default_factory=list)
+    mistaken: str = ""
     adjustment: str | None = None
 
     @property
@@ -132,7 +134,8 @@ def _method(name: str, part: DataFrame, classes: int, folder: Path) -> Method:
     rows = part.to_dict("records")
     accuracy = {int(row["seed"]): float(row["balanced_accuracy"]) for row in rows}
     adjusted = next((slug for slug in part["adjustment"] if isinstance(slug, str)), None)
-    finals = [final for row in rows if len((final := _final(row, folder)).get("recall") or []) == classes]
+    found = [(row["run_id"], _final(row, folder)) for row in rows]
+    finals = [final for _, final in found if len(final.get("recall") or []) == classes]
     if not classes or not finals:
         return Method(name, part["run_id"].tolist(), accuracy, adjustment=adjusted)
     recalls = np.array([final["recall"] for final in finals], dtype=np.float64).mean(axis=0)
@@ -149,13 +152,15 @@ def _method(name: str, part: DataFrame, classes: int, folder: Path) -> Method:
         tested[label] += images
         taken[predicted] += images
     wrong = [(label, predicted, round(images, 2)) for (label, predicted), images in cells.items() if label != predicted]
+    mistaken, mistakes = next(((run, final["mistakes"]) for run, final in found if final.get("mistakes")), ("", []))
     return Method(
         **made,
         recall=recall,
         tested=tested.round().astype(int).tolist(),
         predicted=taken.round(2).tolist(),
         confused=sorted(wrong, key=lambda cell: (-cell[2], cell[:2]))[:MOST_PAIRS],
-        mistakes=finals[0].get("mistakes") or [],
+        mistakes=mistakes,
+        mistaken=mistaken,
     )
 
 

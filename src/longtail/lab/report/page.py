@@ -245,7 +245,7 @@ class Thumbnails:
         """The mistakes of a method with their images, as far as these are there."""
         found = []
         for index, *about in method.mistakes:
-            image = self._image(run_folder_of(folder, method.runs[0]).path, int(index))
+            image = self._image(run_folder_of(folder, method.mistaken).path, int(index))
             found += [[image, *about]] if image else []
         return found
 

@@ -94,11 +94,12 @@ def _metrics(final: dict[str, Any], tested: np.ndarray[Any, Any]) -> list[tuple[
     there = tested > 0
     recall = np.array(final["recall"], dtype=np.float64)[there]
     mean, radius = final["balanced_accuracy"], NORMAL_QUANTILE * balanced_accuracy_error(recall, tested[there])
-    rows = [
+    rows: list[tuple[str, ...]] = [
         ("balanced accuracy (mean recall)", _percent(mean), _interval((max(mean - radius, 0), min(mean + radius, 1)))),
         ("accuracy", _percent(right / images), _interval(wilson_interval(np.array([right]), np.array([images]))[0])),
     ]
-    return rows + [(title, _percent(final[name]), "") for name, title in SHARES.items() if final.get(name) is not None]
+    rows += [(title, _percent(final[name]), "") for name, title in SHARES.items() if final.get(name) is not None]
+    return rows
 
 
 def _worst(data: dict[str, Any], final: dict[str, Any], tested: np.ndarray[Any, Any]) -> list[tuple[str, ...]]:

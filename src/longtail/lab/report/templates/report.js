@@ -197,7 +197,7 @@
     const { classes, counts } = experiment;
     const shown = method.mistakes.slice(0, 24);
     get("mistakes-about").textContent = shown.length
-      ? `${method.name}, first seed: the most confident errors of the rarest classes, the rarest class first.`
+      ? `${method.name}, one seed: the most confident errors of the rarest classes, the rarest class first.`
       : !method.tested.length ? "These runs kept no mistakes: they are of an older version."
       : !method.confused.length ? `${method.name} misclassified no test image.`
       : "The images were left out (--no-images), or they are no longer where the runs found them.";
