@@ -98,7 +98,7 @@ def measure(options: argparse.Namespace) -> Result:
     names = [name for name in IMPLEMENTATIONS if options.compile or "compiled" not in name]
     if options.part == "longtail":
         names = [name for name in names if name == BASELINE or name.startswith("longtail")]
-    seconds, least = (1.0, 4) if options.quick else (8.0, 15)
+    seconds, least = (1.0, 4) if options.quick else (4.0, 15)
     cases = []
     for dtype in DTYPES:
         for shape in QUICK_SHAPES if options.quick else SHAPES:

@@ -81,8 +81,8 @@ def _longtail(name: str, case: Case) -> Loss:
 
 
 def _longtail_compiled(name: str, case: Case) -> Loss:
-    if case.logits.numel() < 1024 * 1000 or len(case.shape) > 2:
-        raise ValueError("compiled losses are measured from 1024 × 1000 on")
+    if case.logits.numel() < 1024 * 1000 or len(case.shape) > 2 or case.dtype != torch.float32:
+        raise ValueError("compiled losses are measured in float32, from 1024 × 1000 on")
     torch._dynamo.reset()
     return torch.compile(_longtail(name, case))
 

@@ -55,6 +55,12 @@ def test_bad_priors_are_named(head, prior, message):
     assert all(torch.equal(a, b) for a, b in zip(before, head.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("prior", ["0.1", 10**30])
+def test_priors_that_are_no_numbers_are_named(prior):
+    with pytest.raises(TypeError, match="prior must be a number or one per class, got"):
+        init_classifier_bias_(nn.Linear(4, 3), prior)
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longtail._checks import check_loss_option, check_non_negative, check_positive_integer
-from longtail.counts import to_tensor
+from longtail.counts import to_numpy, to_tensor
 from longtail.functional._apply import columns
 from longtail.functional._blocked import compute_dtype
 from longtail.functional._counts import counts_beside, log_prior
@@ -46,6 +46,8 @@ def init_classifier_bias_(head: Head, prior: float | Tensor | None = None) -> He
         if classes == 1:
             raise ValueError("prior is needed for a head with one output: 1/C would be 1")
         prior = 1 / classes
+    if to_numpy(prior).dtype.kind not in "biuf":
+        raise TypeError(f"prior must be a number or one per class, got {prior!r}")
     pi = to_tensor(prior).detach().cpu().double()
     if pi.dim() and pi.shape != bias.shape:
         raise ValueError(f"prior has shape {tuple(pi.shape)} but the head's bias has shape {tuple(bias.shape)}")

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from longtail import functional
+from longtail.functional import _apply
 from tests.loss_table import every_loss
 
 LARGEST = {torch.float16: 6e4, torch.bfloat16: 1e4, torch.float32: 1e4, torch.float64: 1e4}
@@ -132,3 +133,21 @@ def test_what_the_naive_formula_does():
     for logits in (hard, easy):
         (gradient,) = torch.autograd.grad(functional.focal_loss(logits, torch.tensor([0]), gamma=0.5), logits)
         assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["softmax_cross_entropy", "logit_adjusted_cross_entropy"])
+@pytest.mark.parametrize("tau", [1.0, 30.0])
+def test_a_loss_whose_probability_underflows_is_exact_in_blocks(name, dtype, tau, monkeypatch):
+    monkeypatch.setattr(_apply, "NATIVE_ELEMENTS", 0)
+    logits = torch.randn(64, 1000).mul_(1000).to(dtype).requires_grad_()
+    target = torch.randint(1000, (64,))
+    options = {"counts": torch.linspace(1000, 1, 1000), "tau": tau} if "adjusted" in name else {}
+    rows = getattr(functional, name)(logits, target, reduction="none", **options)
+    (gradient,) = torch.autograd.grad(rows.sum(), logits)
+    wide = logits.detach().double().requires_grad_()
+    expected = getattr(functional, name)(wide, torch.eye(1000)[target].double(), reduction="none", **options)
+    (slope,) = torch.autograd.grad(expected.sum(), wide)
+    assert expected.max() > 1000  # exp(-1000) is 0 in every dtype
+    torch.testing.assert_close(rows.double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient.double(), slope, rtol=1e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-6)

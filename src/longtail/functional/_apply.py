@@ -40,7 +40,9 @@ __all__ = [
 REDUCTIONS = ("mean", "sum", "none", "weighted_mean")
 
 # Up to here PyTorch's own cross-entropy is faster than the blocks, and what it holds, three times the logits, is small.
-NATIVE_ELEMENTS = 262_144
+NATIVE_ELEMENTS = 2_097_152
+# The same for adjusted logits, which take more operations.
+ADJUSTED_NATIVE_ELEMENTS = 65_536
 _NO_LABEL = -(2**62)
 _PLAIN = (Tensor, nn.Parameter, type(None))
 
@@ -53,9 +55,12 @@ def apply_loss(
     label_smoothing: float,
     ignore_index: int,
     reduction: str,
+    *,
+    checked: bool = False,
 ) -> Tensor:
-    """Weigh, reduce and return a loss that is given by its value per sample."""
-    check_inputs(logits, target, class_weight)
+    """Weigh, reduce and return a loss that is given by its value per sample; ``checked`` says that inputs are."""
+    if not checked:
+        check_inputs(logits, target, class_weight)
     if label_smoothing or reduction not in REDUCTIONS:
         check_in_unit_interval("label_smoothing", label_smoothing)
         check_choice("reduction", reduction, REDUCTIONS)
@@ -95,8 +100,8 @@ def _choose(
     dense = target.dim() == logits.dim()
     others = (class_weight, target, row_loss.per_class)
     definition = any(tensor is not None and tensor.requires_grad for tensor in others)
-    native = row_loss.is_cross_entropy and not (dense or label_smoothing or definition) and reduction != "weighted_mean"
-    if native and (traced or logits.numel() <= NATIVE_ELEMENTS):
+    native = row_loss.is_cross_entropy and not (dense or label_smoothing or definition)
+    if native and (traced or not logits.is_cpu or _is_small(row_loss, logits)):
         z = row_loss.shifted(logits if logits.dtype == class_weight.dtype else logits.to(class_weight.dtype))
         return _cross_entropy(z, target, class_weight, ignore_index, reduction, traced)
     if dense:
@@ -111,6 +116,10 @@ def _choose(
     if fused:
         return fused_loss(row_loss, logits, target, weight, total=reduction != "none")
     return weighted_loss(row_loss, logits, target, weight, label_smoothing, total=reduction != "none")
+
+
+def _is_small(row_loss: RowLoss, logits: Tensor) -> bool:
+    return logits.numel() <= (NATIVE_ELEMENTS if row_loss.per_class is None else ADJUSTED_NATIVE_ELEMENTS)
 
 
 def _rows_and_divisor(
@@ -139,6 +148,11 @@ def _cross_entropy(
         target = target.long()
     checked = not traced and logits.is_cpu
     try:
+        if reduction == "weighted_mean":
+            _, own, _ = own_weight(target, class_weight, ignore_index, check=checked)
+            total = own.sum()
+            weight = class_weight / torch.where(total > 0, total, 1)
+            return F.cross_entropy(logits, target, weight, ignore_index=ignore_index, reduction="sum")
         if reduction != "mean":
             return F.cross_entropy(logits, target, class_weight, ignore_index=ignore_index, reduction=reduction)
         if checked and not 0 <= ignore_index < class_weight.shape[0]:

@@ -7,6 +7,7 @@ the cache, and only the gradient is kept. Backward then has nothing left to do b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,10 +27,10 @@ __all__ = [
     "weighted_loss",
 ]
 
-# Elements of a block, for each thread: the four buffers of the focal loss then take 1 MiB, which a second-level cache
-# holds, and PyTorch still gives every thread more than the 32,768 elements it asks for. Half and twice as many measure
-# slower or no faster. An accelerator has no such cache to mind, and takes the largest block that memory allows.
-BLOCK_PER_THREAD = 65_536
+# Elements of all buffers of a block, for each thread: 4 MiB in float32, which the caches hold. Half as many measure
+# slower. PyTorch gives every thread at least 32,768 elements, and no buffer has fewer. An accelerator has no such cache
+# to mind, and takes the largest block that memory allows.
+BLOCK_PER_THREAD = 1_048_576
 # Up to here one block without buffers is fastest, and memory is not worth another launch of every operation.
 SMALLEST_BLOCK = 32_768
 # Tensors of a block's size that autograd keeps for the definition of a loss with dense targets.
@@ -55,6 +56,8 @@ class RowLoss:
     """Whether it is, and the term of a present class at z is that of an absent one at -z."""
     is_cross_entropy = False
     """Whether it is ``F.cross_entropy`` of :meth:`shifted` logits."""
+    doubtful = math.inf
+    """From this loss on, :meth:`block` may have lost digits, or found infinity, and :meth:`from_indices` is asked."""
 
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
         """Loss of each sample, as differentiable operations: the definition."""
@@ -214,6 +217,8 @@ def _sweep(
         rows, slope = _sweep_blocks(row_loss, logits, target, scale, gradient)
         return (rows.sum() if total else rows.squeeze(1)), slope
     terms, slope = _small_block(row_loss, logits.to(scale.dtype), target, scale, gradient)
+    if row_loss.doubtful < math.inf:
+        _mend(row_loss, terms, logits, target)
     loss = terms.mul_(scale).sum() if total else terms.sum(1).mul_(scale.squeeze(1))
     return loss, (slope.to(logits.dtype) if gradient else None)
 
@@ -239,9 +244,9 @@ def _sweep_blocks(
 ) -> tuple[Tensor, Tensor | None]:
     slope = torch.empty_like(logits) if gradient else None
     rows = torch.empty_like(scale)
-    height, width = _block_shape(logits, row_loss.buffers)
-    first = next(_cut(logits, height, width))
     in_place = slope is not None and slope.dtype == scale.dtype
+    height, width = _block_shape(logits, row_loss.buffers, row_loss.buffers - in_place)
+    first = next(_cut(logits, height, width))
     buffers = [torch.empty_like(first, dtype=scale.dtype) for _ in range(row_loss.buffers - in_place)]
     parts = (logits, target, scale, rows, logits if slope is None else slope)
     # The samples' own classes are few numbers: one call forms those of many blocks.
@@ -263,9 +268,18 @@ def _fill_block(row_loss: RowLoss, block: tuple[Tensor, ...], out: list[Tensor],
         terms.scatter_(1, target, own)
         if gradient:
             block_slope.scatter_(1, target, own_slope * scale)
-    torch.sum(terms, 1, keepdim=True, out=row)
+    if row_loss.doubtful == math.inf:
+        torch.sum(terms, 1, keepdim=True, out=row)
+    else:
+        _mend(row_loss, row.copy_(terms), logits, target)
     if gradient and block_slope.dtype != slope.dtype:
         slope.copy_(block_slope)
+
+
+def _mend(row_loss: RowLoss, rows: Tensor, logits: Tensor, target: Tensor) -> None:
+    """Replace losses of a block that are too large to be trusted by those of the definition."""
+    if rows.numel() and not rows.amax().item() < row_loss.doubtful:
+        rows.copy_(row_loss.from_indices(logits.to(rows.dtype), target.squeeze(1)).unsqueeze(1))
 
 
 def _sweep_dense(
@@ -275,7 +289,7 @@ def _sweep_dense(
     slope = torch.empty_like(logits) if gradient else None
     scale = scale.unsqueeze(1)
     rows = torch.empty_like(scale)
-    height, width = _block_shape(logits, DENSE_BUFFERS)
+    height, width = _block_shape(logits, DENSE_BUFFERS, DENSE_BUFFERS)
     target = target if target.dim() == logits.dim() else target.unsqueeze(1)
     parts = (logits, target, scale, rows, logits if slope is None else slope)
     for z, t, s, row, g in zip(*(_cut(part, height, width) for part in parts), strict=True):
@@ -320,15 +334,17 @@ def _cut_to(buffer: Tensor, shape: torch.Size) -> Tensor:
     return buffer.narrow(2, 0, shape[2]) if len(shape) == 3 else buffer
 
 
-def _block_shape(logits: Tensor, buffers: int) -> tuple[int, int]:
-    """How many samples, and how many positions of each, a block has."""
+def _block_shape(logits: Tensor, buffers: int, allocated: int) -> tuple[int, int]:
+    """How many samples, and how many positions of each, a block has, if so many of its buffers must be allocated."""
     elements, classes, positions = logits.numel(), logits.shape[1], logits.shape[2:].numel()
-    size = BLOCK_PER_THREAD * torch.get_num_threads() if logits.device.type == "cpu" else elements
+    size = max(SMALLEST_BLOCK, BLOCK_PER_THREAD // buffers) * torch.get_num_threads() if logits.is_cpu else elements
+    if not allocated:
+        return _shape_for(size, classes, positions)
     # However many threads there are, the buffers of a large batch, with one that an operation may allocate by itself
     # and a few numbers per sample, take no more than half of what its logits take.
     width = compute_dtype(logits.dtype).itemsize
     spare = logits.nbytes // 2 - 6 * width * elements // max(classes, 1)
-    size = min(size, max(SMALLEST_BLOCK, spare // (width * (buffers + 1))))
+    size = min(size, max(SMALLEST_BLOCK, spare // (width * (allocated + 1))))
     return _shape_for(size, classes, positions)
 
 

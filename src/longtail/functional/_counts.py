@@ -51,19 +51,30 @@ def present_counts(counts: Any) -> Any:
 # Checking the counts and taking logarithms of them takes longer than the loss of a small batch: done once for each
 # tensor of counts, as the buffer of a module is, and again if its values change.
 _ADJUSTMENTS = WeakTensorKeyDictionary()
+# Of shifts whose exponentials are multiplied into a softmax: exp(-87) still is a float, exp(-87 + 30) is nothing.
+LARGEST_SPREAD = 30.0
 
 
-def adjustment(logits: Tensor, counts: Any, tau: float) -> Tensor:
-    """τ log π, what logits are shifted by."""
+def adjustment(logits: Tensor, counts: Any, tau: float) -> tuple[Tensor, Tensor | None]:
+    """τ log π, what logits are shifted by, and ∝ π^τ, what their softmax may be multiplied by instead."""
     if not isinstance(counts, Tensor) or is_traced(logits, counts) or counts.requires_grad or counts.is_inference():
-        return tau * log_prior(counts_beside(logits, counts))
+        return tau * log_prior(counts_beside(logits, counts)), None
     key = (counts._version, counts.data_ptr(), logits.shape[1:2], logits.device, logits.dtype, tau)
-    cached: tuple[Any, Tensor] | None = _ADJUSTMENTS.get(counts)  # type: ignore[no-untyped-call]
+    cached: tuple[Any, Tensor, Tensor | None] | None = _ADJUSTMENTS.get(counts)  # type: ignore[no-untyped-call]
     if cached is None or cached[0] != key:
         with torch.inference_mode(False):
-            cached = (key, tau * log_prior(counts_beside(logits, counts)))
+            shift = tau * log_prior(counts_beside(logits, counts))
+            cached = (key, shift, _factors(shift))
         _ADJUSTMENTS[counts] = cached
-    return cached[1]
+    return cached[1:]
+
+
+def _factors(shift: Tensor) -> Tensor | None:
+    """The exponentials of shifts, the largest being 1; None if a share could underflow before it is multiplied."""
+    if not shift.is_cpu or not shift.numel():
+        return None
+    low, high = shift.aminmax()
+    return torch.exp(shift - high) if (high - low).item() < LARGEST_SPREAD else None
 
 
 def log_prior(counts: Tensor) -> Tensor:

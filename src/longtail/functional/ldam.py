@@ -66,4 +66,5 @@ def ldam_loss(
     check_inputs(logits, target, class_weight)
     margin = float(scale) * margins(counts_beside(logits, counts), float(max_margin))
     row_loss = OddsLoss(0.0, float(scale), margin)
-    return apply_loss(row_loss, logits, target, class_weight, label_smoothing, ignore_index, reduction)
+    options = (label_smoothing, ignore_index, reduction)
+    return apply_loss(row_loss, logits, target, class_weight, *options, checked=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -164,9 +166,15 @@ class _Focal(RowLoss):
     ) -> tuple[Tensor, Tensor]:
         if self.gamma == 0:
             u = softplus(logits, out[1])
-            return u, (_scaled_sigmoid(logits, scale, out[0]) if gradient else u)
-        u, wrong = softplus_and_sigmoid(logits, out[1], out[2])
-        modulator = power(wrong, self.gamma, out[3])
+            return u, (torch.sigmoid(logits, out=out[0]).mul_(scale) if gradient else u)
+        if self.gamma in (1, 2) or is_compiling():
+            u, wrong = softplus_and_sigmoid(logits, out[1], out[2])
+            modulator = power(wrong, self.gamma, out[3])
+        else:  # log(1-p) is z - softplus(z), and PyTorch's exp2 takes less time than its square root and its power
+            u = softplus(logits, out[1])
+            modulator = torch.sub(logits, u, out=out[3]).mul_(self.gamma * _LOG2_E).exp2_()
+            square = self.gamma == 0.5
+            wrong = torch.mul(modulator, modulator, out=out[2]) if square else torch.sigmoid(logits, out=out[2])
         terms = u.mul_(modulator)
         if not gradient:
             return terms, terms
@@ -176,20 +184,16 @@ class _Focal(RowLoss):
 
 # exp(40) + 1 = exp(40) even in float64, so from there on softplus(v) = v to the last bit.
 _SATURATED = 40.0
+_LOG2_E = 1 / math.log(2)
 
 
 def softplus(v: Tensor, out: Tensor | None = None) -> Tensor:
     """log(1 + exp(v)), in a buffer or allocated."""
-    if out is None:
-        return F.softplus(v, 1.0, _SATURATED)
-    if _WIDE_VECTORS:
+    if out is None or not v.is_cpu:
         return F.softplus(v, 1.0, _SATURATED, out=out)  # type: ignore[call-arg]
-    # With narrow vectors PyTorch's softplus takes longer than four operations on a block in the cache.
-    torch.clamp_max(v, _SATURATED, out=out).exp_().log1p_()
+    # PyTorch's softplus takes longer than these operations on a block in the cache, and its exp longer than its exp2.
+    torch.clamp_max(v, _SATURATED, out=out).mul_(_LOG2_E).exp2_().log1p_()
     return torch.maximum(out, v, out=out)
-
-
-_WIDE_VECTORS = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def softplus_and_sigmoid(v: Tensor, out: Tensor | None = None, out2: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -208,13 +212,6 @@ def power(base: Tensor, exponent: float, out: Tensor | None = None) -> Tensor:
     if exponent == 2:
         return torch.mul(base, base, out=out)
     return torch.sqrt(base, out=out) if exponent == 0.5 else torch.pow(base, exponent, out=out)
-
-
-def _scaled_sigmoid(v: Tensor, scale: Tensor, out: Tensor | None) -> Tensor:
-    if out is None:
-        return torch.sigmoid(v).mul_(scale)
-    scaled: Tensor = torch.ops.aten.softplus_backward.grad_input(scale, v, 1.0, _SATURATED, grad_input=out)
-    return scaled
 
 
 _SIGMOID = _Focal(0.0)

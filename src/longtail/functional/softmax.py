@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -103,18 +104,28 @@ def logit_adjusted_cross_entropy(
     """
     check_loss_option("tau", tau)
     check_inputs(logits, target, class_weight)
-    row_loss = _Softmax(adjustment(logits, counts, float(tau)))
-    return apply_loss(row_loss, logits, target, class_weight, label_smoothing, ignore_index, reduction)
+    row_loss = _Softmax(*adjustment(logits, counts, float(tau)))
+    options = (label_smoothing, ignore_index, reduction)
+    return apply_loss(row_loss, logits, target, class_weight, *options, checked=True)
+
+
+# A share this small may have lost digits to underflow; its logarithm is then taken from the logits.
+_LEAST_SHARE = 1e-30
 
 
 class _Softmax(RowLoss):
-    """-log softmax, of logits that have ``shift``, one number per class, added to them."""
+    """-log softmax, of logits that have ``shift``, one number per class, added to them.
 
-    buffers = 3
+    Where the shifts are close together, exp(shift) is multiplied into the softmax instead, which takes fewer passes and
+    needs no care for an offset common to all logits of a sample. ``factors`` are these exp(shift).
+    """
+
+    buffers = 1
     is_cross_entropy = True
+    doubtful = -math.log(_LEAST_SHARE)
 
-    def __init__(self, shift: Tensor | None = None) -> None:
-        self.per_class = shift
+    def __init__(self, shift: Tensor | None = None, factors: Tensor | None = None) -> None:
+        self.per_class, self.factors = shift, factors
 
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(self.shifted(logits), target, reduction="none")
@@ -131,17 +142,17 @@ class _Softmax(RowLoss):
     def block(
         self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        if self.per_class is not None:
+        if self.per_class is not None and self.factors is None:
             logits = torch.sub(logits, row_maximum(logits), out=out[0]).add_(columns(self.per_class, logits))
-        log_p = torch.log_softmax(logits, 1, out=out[1])
-        terms = log_p.gather(1, target).neg_()
-        if not gradient:
-            return terms, terms
-        minus_scale = -scale
-        if out[2] is None:
-            return terms, log_p.exp_().mul_(scale).scatter_add_(1, target, minus_scale)
-        sparse = out[2].zero_().scatter_(1, target, minus_scale)
-        return terms, torch._log_softmax_backward_data(sparse, log_p, 1, log_p.dtype, out=out[0])
+        shares = torch.softmax(logits, 1, out=out[0])
+        if self.factors is None:
+            own, factor = shares.gather(1, target), scale
+        else:
+            total = shares.mul_(columns(self.factors, logits)).sum(1, keepdim=True)
+            own, factor = shares.gather(1, target).div_(total), scale / total
+        if gradient:
+            shares.mul_(factor).scatter_add_(1, target, -scale)
+        return own.log_().neg_(), shares
 
 
 _SOFTMAX = _Softmax()

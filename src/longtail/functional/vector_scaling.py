@@ -78,7 +78,8 @@ def vector_scaling_loss(
     # Margins of 0 where the counts are differentiated or traced, which the block engine does with margins only.
     margin = margins(n, max_margin) if max_margin or n.requires_grad or is_traced(n) else None
     row_loss = _VectorScaling((n / n.max()) ** gamma_scaling, tau * log_prior(n), margin)
-    return apply_loss(row_loss, logits, target, class_weight, label_smoothing, ignore_index, reduction)
+    rest = (label_smoothing, ignore_index, reduction)
+    return apply_loss(row_loss, logits, target, class_weight, *rest, checked=True)
 
 
 class _VectorScaling(OddsLoss):
