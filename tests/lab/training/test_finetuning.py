@@ -160,7 +160,19 @@ def test_images_that_are_scaled_up_are_noted(tmp_path, capsys, weights):
 
 def test_fine_tuning_is_suggested_where_the_head_does_not_fit(tmp_path, capsys, monkeypatch):
     photos = draw_photos(tmp_path / "photos")
-    words = ["train", "--data", photos, "--image-size", SIZE, "--epochs", 300, "--lr", 0.05, "--runs", tmp_path / "runs"]
+    words = [
+        "train",
+        "--data",
+        photos,
+        "--image-size",
+        SIZE,
+        "--epochs",
+        300,
+        "--lr",
+        0.05,
+        "--runs",
+        tmp_path / "runs",
+    ]
     printed, _, code = run(capsys, *words)
     (result,) = (tmp_path / "runs").glob("*/result.json")
     final = json.loads(result.read_text(encoding="utf-8"))["final"]
