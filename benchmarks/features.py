@@ -76,12 +76,10 @@ def main() -> None:
                 results[part] = head(photos, folder, 1 if options.quick else 3)
             else:
                 results[part] = Commands(folder, options.window).measure(part, photos, options.quick)
-    options.output.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    if set(PARTS) <= set(results):
-        text = report(results)
-        (options.output / "features.md").write_text(text)
-        print(text, end="")
+            options.output.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+            (options.output / "features.md").write_text(report(results))
+    print(report(results), end="")
 
 
 def generated(folder: Path, classes: int, images: int) -> Path:
@@ -241,39 +239,41 @@ class Commands:
 
 
 def report(results: Result) -> str:
-    """The same for people."""
-    speeds, layer, search = results["features"], results["head"], results["tune"]
-    rows = [
-        f"| {name} | {speeds[name]['bare']:.0f} | {speeds[name]['cached']:.0f} | {speeds[name]['ratio']:.2f} | "
-        f"{speeds[name]['one_process']:.0f} |"
-        for name in PRECISIONS
-    ]
-    return "\n".join(
-        [
-            "# Frozen features",
+    """What was measured, for people."""
+    lines = ["# Frozen features", "", described(results["settings"])]
+    if speeds := results.get("features"):
+        lines += [
             "",
-            described(results["settings"]),
-            "",
-            f"Features of EfficientNet-Lite0, images per second over {speeds['images']} photographs of 224 pixels,",
+            f"Features of EfficientNet-Lite0, images per second over {speeds['images']:,} photographs of 224 pixels,",
             "channels last. The bare loop reads and computes in one process for each core and keeps nothing.",
             "",
             "| precision | bare loop | cached | ratio | one process, all threads |",
             "|---|---:|---:|---:|---:|",
-            *rows,
+        ]
+        for name in PRECISIONS:
+            bare, cached, ratio, one = (speeds[name][each] for each in ("bare", "cached", "ratio", "one_process"))
+            lines.append(f"| {name} | {bare:.0f} | {cached:.0f} | {ratio:.2f} | {one:.0f} |")
+    if layer := results.get("head"):
+        lines += [
             "",
             f"A linear probe, 30 epochs on {layer['images']:,} × {layer['size']:,} features and {layer['classes']} "
             "classes, on one thread:",
-            f"{layer['train']:.2f} s with a test after each epoch ({layer['with_start_and_end']:.2f} s with start and "
-            f"end); a bare loop takes {layer['bare']:.2f} s.",
+            f"{layer['train']:.1f} s with a test after each epoch ({layer['with_start_and_end']:.1f} s with start and "
+            f"end); a bare loop takes {layer['bare']:.1f} s.",
+        ]
+    if search := results.get("tune"):
+        lines += [
             "",
             f"`longtail tune` of {search['candidates']} candidates from the cache, {search['runs']} runs without "
             f"pruning: {_timed(search)}.",
-            "",
-            f"From a folder of {results['whole']['images']:,} photographs to the report, nothing cached "
-            f"(`longtail tune`, `longtail report`): {_timed(results['whole'])}.",
-            "",
         ]
-    )
+    if whole := results.get("whole"):
+        lines += [
+            "",
+            f"From a folder of {whole['images']:,} photographs to the report, nothing cached (`longtail tune`,",
+            f"`longtail report`): {_timed(whole)}.",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _timed(timed: Result) -> str:
