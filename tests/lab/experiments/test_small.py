@@ -172,7 +172,7 @@ def test_without_the_data_one_line_says_how_to_get_them(tmp_path, monkeypatch, c
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["small", "resnet32"])
+@pytest.mark.parametrize("name", ["small", "resnet32", "table2"])
 def test_the_tables_kept_are_those_of_the_records_kept(name, tmp_path):
     kept, copy = RESULTS / name, tmp_path / name
     shutil.copytree(kept / "runs", copy / "runs")
