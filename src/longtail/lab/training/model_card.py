@@ -94,7 +94,7 @@ def _metrics(final: dict[str, Any], tested: np.ndarray[Any, Any]) -> list[tuple[
     there = tested > 0
     recall = np.array(final["recall"], dtype=np.float64)[there]
     mean, radius = final["balanced_accuracy"], NORMAL_QUANTILE * balanced_accuracy_error(recall, tested[there])
-    rows: list[tuple[str, ...]] = [
+    rows: list[tuple[str, str, str]] = [
         ("balanced accuracy (mean recall)", _percent(mean), _interval((max(mean - radius, 0), min(mean + radius, 1)))),
         ("accuracy", _percent(right / images), _interval(wilson_interval(np.array([right]), np.array([images]))[0])),
     ]
