@@ -149,7 +149,7 @@ def _cross_entropy(
     checked = not traced and logits.is_cpu
     try:
         if reduction == "weighted_mean":
-            _, own, _ = own_weight(target, class_weight, ignore_index, check=checked)
+            _, own, _ = sample_weights(target, class_weight, ignore_index, check=checked)
             total = own.sum()
             weight = class_weight / torch.where(total > 0, total, 1)
             return F.cross_entropy(logits, target, weight, ignore_index=ignore_index, reduction="sum")
