@@ -88,7 +88,7 @@ Or `longtail predict RUN photo.jpg`, and `longtail export RUN -o model.onnx` for
 """
 
 
-def _metrics(final: dict[str, Any], tested: np.ndarray[Any, Any]) -> list[tuple[str, ...]]:
+def _metrics(final: dict[str, Any], tested: np.ndarray[Any, Any]) -> list[tuple[str, str, str]]:
     images = tested.sum()
     right = images * (1 - final["error"] / 100)
     there = tested > 0
