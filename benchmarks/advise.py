@@ -71,7 +71,9 @@ def main() -> None:
         rows = [row for found in pool.map(measure, *zip(*settings, strict=True)) for row in found]
     results: Result = {"settings": circumstances("timm"), "rows": rows, "summary": summary(rows)}
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "beta.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    parts = {name: json.dumps(part, ensure_ascii=False).replace("}, {", "},\n  {") for name, part in results.items()}
+    content = ",\n ".join(f'"{name}": {part}' for name, part in parts.items())
+    (options.output / "beta.json").write_text(f"{{{content}}}\n")
     text = report(results)
     (options.output / "beta.md").write_text(text)
     print(text, end="")
