@@ -28,7 +28,7 @@ from longtail.losses import LOSSES
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROOMS = ["", ".functional", ".schedules", ".samplers", ".prototypes", ".theory", ".lab.data", ".lab.models"]
-ROOMS += [".lab.config", ".lab.recipes", ".lab.training", ".lab.advice", ".lab.experiments", ".lab.report"]
+ROOMS += [".lab.config", ".lab.recipes", ".lab.training", ".lab.experiments", ".lab.report"]
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 

@@ -15,7 +15,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import longtail
-import longtail.lab.advice
 import longtail.lab.data
 import longtail.lab.experiments
 import longtail.lab.report
@@ -57,7 +56,6 @@ PUBLIC = {
         ClassifierMetrics ExportedModel Interrupted LoadedRun RunFolder RunInUse TrainingError adjust_run evaluate_run
         export_run identify load_exported load_run log_probabilities open_data predict stop_signals train
     """,
-    "longtail.lab.advice": "QUANTILE Advice advise network_features pixel_features view_distances",
     "longtail.lab.experiments": """
         SWEEPS Candidate ExecutorOptions Published SearchOptions SweepResult TuneResult beta_sweep estimate expand
         heatmap keep_records load_results losses published published_entries read_sweep rescaled run_sweep small_parents
@@ -81,7 +79,7 @@ ROOMS = [
 ]
 ROOMS += ["samplers", "_neighbours", "prototypes", "theory", "__init__"]
 ROOMS += ["lab.__init__", "lab.files", "lab.locks", "lab.data", "lab.models", "lab.config", "lab.recipes"]
-ROOMS += ["lab.training", "lab.advice", "lab.experiments", "lab.report", "lab.cli", "lab.__main__"]
+ROOMS += ["lab.training", "lab.experiments", "lab.report", "lab.cli", "lab.__main__"]
 
 
 def run(*command, **options):

@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from longtail import ClassBalancedLoss, class_counts, class_weight_dict, class_weights, sample_weights
+from longtail.lab.data import SubsetOptions
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
@@ -28,6 +29,7 @@ NEEDS = {
 }
 BANDS = {"next_word"}
 """Those that print the recall by frequency band."""
+TRAINS_NOTHING = {"advise"}
 LONG_TAIL = [120, 86, 61, 44, 31, 22, 16, 11, 8, 6]
 
 
@@ -94,15 +96,24 @@ def test_next_word_finds_more_rare_words_and_never_holds_the_logits(capsys, monk
     assert printed == {name: pytest.approx(bands, abs=6e-4) for name, bands in results.items()}
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in NEEDS and name not in BANDS])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in {*NEEDS, *BANDS, *TRAINS_NOTHING}])
 def test_an_example_prints_what_it_found(name, capsys):
     results = load(name).main()
     check_numbers(results)
     assert read(capsys.readouterr().out) == {key: pytest.approx(pair, abs=6e-4) for key, pair in results.items()}
 
 
+def test_advise_estimates_the_prototypes_of_each_class(capsys):
+    found = load("advise").main("digits", image_size=32, subset=SubsetOptions(imbalance=50))
+    lines = capsys.readouterr().out.splitlines()
+    assert found.counts[[0, 9]].tolist() == [128, 2]
+    assert 0 < found.pooled_beta < 1
+    assert lines[0].startswith("0                        128 images   N ")
+    assert lines[10:] == [f"one β for all classes: {found.pooled_beta:.6g}"]
+
+
 @pytest.mark.examples
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in TRAINS_NOTHING])
 def test_an_example_runs_as_a_script_says_nothing_else_and_leaves_no_file(name, tmp_path):
     need_libraries_of(name)
     here = tmp_path / "here"
@@ -120,7 +131,8 @@ def test_an_example_runs_as_a_script_says_nothing_else_and_leaves_no_file(name, 
 
 
 def test_every_example_is_in_the_documentation():
-    page = (ROOT / "docs" / "how-to" / "frameworks.md").read_text(encoding="utf-8")
+    pages = ("how-to/frameworks.md", "explanation/beta-from-images.md")
+    page = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in pages)
     assert set(re.findall(r"\{literalinclude\} \.\./\.\./examples/(\w+)\.py", page)) == set(EXAMPLES)
     assert set(re.findall(r"\]\(\.\./\.\./examples/(\w+)\.py\)", page)) == set(EXAMPLES)
 

@@ -228,7 +228,6 @@ def test_a_run_that_is_not_finished_is_refused(parent, capsys):
         ["predict", "PARENT", "digit.png"],
         ["retrain", "PARENT", "--epochs", "1"],
         ["adjust", "PARENT", "--method", "tau_norm"],
-        ["advise", "--data", "digits", "--run", "PARENT"],
     ],
 )
 def test_damaged_weights_are_one_line_wherever_they_would_be_used(parent, capsys, command):

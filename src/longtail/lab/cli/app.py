@@ -29,7 +29,6 @@ class Command(NamedTuple):
 COMMANDS: Mapping[str, Command] = {
     "demo": Command("demo", "demo_command", "train on long-tailed digits, plain and class-balanced: about a minute"),
     "weights": Command("weights", "weights_command", "effective numbers and class weights of your counts or labels"),
-    "advise": Command("advise", "advise_command", "β from your images: how many prototypes each class has"),
     "data": Command("data", "COMMANDS", "data sets: list, show, check, fetch; cache of features"),
     "train": Command("train", "train_command", "train a classifier, or resume an interrupted training"),
     "evaluate": Command("train", "evaluate_command", "evaluate a finished run, class by class"),

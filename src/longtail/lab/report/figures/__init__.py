@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from longtail.lab.report.figures.advice import prototypes_per_class
 from longtail.lab.report.figures.classes import calibration, group_recalls, recall_per_class
 from longtail.lab.report.figures.errors import error_over_beta, heatmap, training_curves
 from longtail.lab.report.figures.registry import FIGURES, Figure, Inputs
@@ -27,7 +26,6 @@ __all__ = [
     "heatmap",
     "load_epochs",
     "long_tailed_counts",
-    "prototypes_per_class",
     "random_covering",
     "recall_per_class",
     "scheme_weights",
