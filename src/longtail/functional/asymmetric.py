@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from longtail._checks import check_loss_option
+from longtail._docstrings import with_shared_paragraphs
 from longtail.functional._apply import apply_loss
 from longtail.functional._blocked import Buffers, RowLoss, is_own_class
 from longtail.functional.sigmoid import _Focal, focal_terms, focal_value_and_slope, power
@@ -13,6 +14,7 @@ from longtail.functional.sigmoid import _Focal, focal_terms, focal_value_and_slo
 __all__ = ["asymmetric_loss"]
 
 
+@with_shared_paragraphs
 def asymmetric_loss(
     logits: Tensor,
     target: Tensor,
@@ -35,23 +37,22 @@ def asymmetric_loss(
     :math:`p_i \le m` on they are 0. With equal γ and m = 0 this is :func:`focal_loss`, with γ = 0, too,
     :func:`sigmoid_cross_entropy`. Value and gradient are finite for every finite logit and all γ ≥ 0.
 
-    Shapes: logits (N, C) or (N, C, d1, …) or (C,); losses (N), (N, d1, …) or ().
+    {shapes}
 
     Args:
-        logits: scores before the sigmoid; float16 and bfloat16 are computed in float32.
+        logits: {sigmoid_logits}
         target: class indices (N) or (N, d1, …), or t of the logits' shape, multi-hot or soft. Weights as in
             :func:`sigmoid_cross_entropy`.
-        class_weight: α, a tensor of shape (C,), such as ``torch.as_tensor(class_weights(counts))``; default all ones.
+        class_weight: {class_weight}
         gamma_negative: :math:`\gamma_-` ≥ 0 of absent labels.
         gamma_positive: :math:`\gamma_+` ≥ 0 of present ones: 0 as in the paper; its code has 1.
         clip: m in [0, 1], what the probabilities of absent labels are lowered by.
-        label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the unsmoothed
-            target.
-        ignore_index: samples with this class index do not count.
-        reduction: ``"mean"`` (over samples), ``"sum"``, ``"none"`` or ``"weighted_mean"``.
+        label_smoothing: {label_smoothing}
+        ignore_index: {ignore_index}
+        reduction: {reduction}
 
     Returns:
-        A scalar, or one loss per sample for ``"none"``, in float32 or wider.
+        {returns}
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.0, 1.0]])

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from longtail._checks import check_loss_option
+from longtail._docstrings import with_shared_paragraphs
 from longtail.functional._apply import apply_loss, check_inputs
 from longtail.functional._counts import counts_beside, margins
 from longtail.functional.softmax_focal import OddsLoss
@@ -14,6 +15,7 @@ from longtail.functional.softmax_focal import OddsLoss
 __all__ = ["ldam_loss"]
 
 
+@with_shared_paragraphs
 def ldam_loss(
     logits: Tensor,
     target: Tensor,
@@ -34,23 +36,22 @@ def ldam_loss(
     It is meant for the cosines of :class:`longtail.NormedLinear`: margins have a meaning where logits are bounded. At
     test time probabilities are :math:`\operatorname{softmax}(s z)`, without margins.
 
-    Shapes: logits (N, C) or (N, C, d1, …) or (C,); losses (N), (N, d1, …) or ().
+    {shapes}
 
     Args:
         logits: scores before scaling; float16 and bfloat16 are computed in float32.
         target: class indices (N) or (N, d1, …), or probabilities of the logits' shape (soft labels, mixup): with
             :math:`t_i` the target, the loss is :math:`\sum_i t_i L(z, i)`, each class with its own margin.
-        class_weight: α, a tensor of shape (C,), such as ``torch.as_tensor(class_weights(counts))``; default all ones.
-        counts: n, samples per class in the training set, shape (C,); a tensor on the logits' device costs no copy.
+        class_weight: {class_weight}
+        counts: {counts}
         max_margin: :math:`\Delta_{\max}` ≥ 0, the margin of the smallest class.
         scale: s > 0. With ``max_margin=0`` and ``scale=1`` this is :func:`softmax_cross_entropy`.
-        label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the sample's
-            own class.
-        ignore_index: samples with this class index do not count.
-        reduction: ``"mean"``, ``"sum"``, ``"none"`` or ``"weighted_mean"``.
+        label_smoothing: {label_smoothing}
+        ignore_index: {ignore_index}
+        reduction: {reduction}
 
     Returns:
-        A scalar, or one loss per sample for ``"none"``, in float32 or wider.
+        {returns}
 
     Example:
         >>> import torch

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from longtail._checks import check_loss_option
+from longtail._docstrings import with_shared_paragraphs
 from longtail.functional._apply import apply_loss
 from longtail.functional._blocked import Buffers, RowLoss, is_own_class
 
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 
+@with_shared_paragraphs
 def sigmoid_cross_entropy(
     logits: Tensor,
     target: Tensor,
@@ -38,24 +40,23 @@ def sigmoid_cross_entropy(
 
     The weight is the sample's: it multiplies all C terms. The sum over classes is not divided by C.
 
-    Shapes: logits (N, C) or (N, C, d1, …) or (C,); losses (N), (N, d1, …) or ().
+    {shapes}
 
     Args:
-        logits: scores before the sigmoid; float16 and bfloat16 are computed in float32.
+        logits: {sigmoid_logits}
         target: class indices (N) or (N, d1, …), or a target of the logits' shape: multi-hot, or soft in [0, 1].
             With :math:`t_i` the target, term i is
             :math:`-t_i \log \operatorname{sigmoid}(z_i) - (1-t_i) \log \operatorname{sigmoid}(-z_i)`, and the
             sample's weight is the mean weight of its positives, :math:`\sum_i t_i \alpha_i / \sum_i t_i`, and 1 for
             a sample without any: it says nothing of rare or frequent classes, so it keeps the weight of no
             re-weighting.
-        class_weight: α, a tensor of shape (C,), such as ``torch.as_tensor(class_weights(counts))``; default all ones.
-        label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the unsmoothed
-            target.
-        ignore_index: samples with this class index do not count.
-        reduction: ``"mean"`` (over samples), ``"sum"``, ``"none"`` or ``"weighted_mean"``.
+        class_weight: {class_weight}
+        label_smoothing: {label_smoothing}
+        ignore_index: {ignore_index}
+        reduction: {reduction}
 
     Returns:
-        A scalar, or one loss per sample for ``"none"``, in float32 or wider.
+        {returns}
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.0, 1.0]])
@@ -71,6 +72,7 @@ def sigmoid_cross_entropy(
     return apply_loss(_SIGMOID, logits, target, class_weight, label_smoothing, ignore_index, reduction)
 
 
+@with_shared_paragraphs
 def focal_loss(
     logits: Tensor,
     target: Tensor,
@@ -88,22 +90,21 @@ def focal_loss(
 
     γ = 0 is :func:`sigmoid_cross_entropy`. Value and gradient are finite for every finite logit and every γ ≥ 0.
 
-    Shapes: logits (N, C) or (N, C, d1, …) or (C,); losses (N), (N, d1, …) or ().
+    {shapes}
 
     Args:
-        logits: scores before the sigmoid; float16 and bfloat16 are computed in float32.
+        logits: {sigmoid_logits}
         target: class indices (N) or (N, d1, …), or a target of the logits' shape, multi-hot or soft: with
             :math:`t_i` the target, term i is :math:`t_i` times the positive term plus :math:`1-t_i` times the
             negative one. Weights as in :func:`sigmoid_cross_entropy`.
-        class_weight: α, a tensor of shape (C,), such as ``torch.as_tensor(class_weights(counts))``; default all ones.
+        class_weight: {class_weight}
         gamma: γ ≥ 0. The paper takes 0.5 on iNaturalist and ImageNet, and 0.5, 1 or 2 on CIFAR.
-        label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the unsmoothed
-            target.
-        ignore_index: samples with this class index do not count.
-        reduction: ``"mean"`` (over samples), ``"sum"``, ``"none"`` or ``"weighted_mean"``.
+        label_smoothing: {label_smoothing}
+        ignore_index: {ignore_index}
+        reduction: {reduction}
 
     Returns:
-        A scalar, or one loss per sample for ``"none"``, in float32 or wider.
+        {returns}
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.0, 1.0]])

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longtail._checks import check_loss_option
+from longtail._docstrings import with_shared_paragraphs
 from longtail.functional._apply import apply_loss, check_inputs, columns, row_maximum
 from longtail.functional._blocked import Buffers, RowLoss
 from longtail.functional._counts import adjustment
@@ -17,6 +18,7 @@ from longtail.functional._counts import adjustment
 __all__ = ["logit_adjusted_cross_entropy", "softmax_cross_entropy"]
 
 
+@with_shared_paragraphs
 def softmax_cross_entropy(
     logits: Tensor,
     target: Tensor,
@@ -33,19 +35,18 @@ def softmax_cross_entropy(
     ``"mean"`` divides by the number of samples, as the paper's code does, and not by the sum of their weights, as
     ``F.cross_entropy(weight=…)`` does; that one is called ``"weighted_mean"`` here.
 
-    Shapes: logits (N, C) or (N, C, d1, …) or (C,); losses (N), (N, d1, …) or ().
+    {shapes}
 
     Args:
-        logits: scores before the softmax; float16 and bfloat16 are computed in float32.
+        logits: {softmax_logits}
         target: class indices (N) or (N, d1, …), or probabilities of the logits' shape (soft labels, mixup).
-        class_weight: α, a tensor of shape (C,), such as ``torch.as_tensor(class_weights(counts))``; default all ones.
-        label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the sample's
-            own class.
-        ignore_index: samples with this class index do not count.
-        reduction: ``"mean"``, ``"sum"``, ``"none"`` or ``"weighted_mean"``.
+        class_weight: {class_weight}
+        label_smoothing: {label_smoothing}
+        ignore_index: {ignore_index}
+        reduction: {reduction}
 
     Returns:
-        A scalar, or one loss per sample for ``"none"``, in float32 or wider.
+        {returns}
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.0, 1.0]])
@@ -58,6 +59,7 @@ def softmax_cross_entropy(
     return apply_loss(_SOFTMAX, logits, target, class_weight, label_smoothing, ignore_index, reduction)
 
 
+@with_shared_paragraphs
 def logit_adjusted_cross_entropy(
     logits: Tensor,
     target: Tensor,
@@ -77,21 +79,21 @@ def logit_adjusted_cross_entropy(
     The prior is added in training only: the network learns what is left, and its own logits are those of balanced
     classes. To adjust a network that was trained without it, see :func:`longtail.adjust_logits`.
 
-    Shapes: logits (N, C) or (N, C, d1, …) or (C,); losses (N), (N, d1, …) or ().
+    {shapes}
 
     Args:
         logits: scores before the softmax, without the prior; float16 and bfloat16 are computed in float32.
         target: class indices (N) or (N, d1, …), or probabilities of the logits' shape (soft labels, mixup).
         class_weight: α, a tensor of shape (C,); default all ones. The prior alone corrects for the classes' sizes, so
             weights on top of it correct twice.
-        counts: n, samples per class in the training set, shape (C,); a tensor on the logits' device costs no copy.
+        counts: {counts}
         tau: τ ≥ 0; 0 is :func:`softmax_cross_entropy`.
-        label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C.
-        ignore_index: samples with this class index do not count.
-        reduction: ``"mean"``, ``"sum"``, ``"none"`` or ``"weighted_mean"``.
+        label_smoothing: {label_smoothing}
+        ignore_index: {ignore_index}
+        reduction: {reduction}
 
     Returns:
-        A scalar, or one loss per sample for ``"none"``, in float32 or wider.
+        {returns}
 
     Example:
         >>> logits = torch.zeros(1, 3)

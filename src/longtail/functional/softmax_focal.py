@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longtail._checks import check_loss_option
+from longtail._docstrings import with_shared_paragraphs
 from longtail.functional._apply import apply_loss, columns, look_up, row_maximum
 from longtail.functional._blocked import Buffers, RowLoss, is_own_class
 from longtail.functional.sigmoid import focal_terms, focal_value_and_slope
@@ -14,6 +15,7 @@ from longtail.functional.sigmoid import focal_terms, focal_value_and_slope
 __all__ = ["OddsLoss", "softmax_focal_loss"]
 
 
+@with_shared_paragraphs
 def softmax_focal_loss(
     logits: Tensor,
     target: Tensor,
@@ -31,21 +33,20 @@ def softmax_focal_loss(
     γ = 0 is :func:`softmax_cross_entropy`. Value and gradient are finite for every finite logit and every γ ≥ 0.
     :func:`focal_loss`, the paper's, has one such term for each class, over sigmoids.
 
-    Shapes: logits (N, C) or (N, C, d1, …) or (C,); losses (N), (N, d1, …) or ().
+    {shapes}
 
     Args:
-        logits: scores before the softmax; float16 and bfloat16 are computed in float32.
+        logits: {softmax_logits}
         target: class indices (N) or (N, d1, …), or probabilities of the logits' shape (soft labels, mixup): with
             :math:`t_i` the target, the loss is :math:`-\sum_i t_i (1 - p_i)^\gamma \log p_i`.
-        class_weight: α, a tensor of shape (C,), such as ``torch.as_tensor(class_weights(counts))``; default all ones.
+        class_weight: {class_weight}
         gamma: γ ≥ 0.
-        label_smoothing: ε in [0, 1]: the target becomes (1-ε)·target + ε/C. The weight stays that of the sample's
-            own class.
-        ignore_index: samples with this class index do not count.
-        reduction: ``"mean"``, ``"sum"``, ``"none"`` or ``"weighted_mean"``.
+        label_smoothing: {label_smoothing}
+        ignore_index: {ignore_index}
+        reduction: {reduction}
 
     Returns:
-        A scalar, or one loss per sample for ``"none"``, in float32 or wider.
+        {returns}
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.0, 1.0]])
