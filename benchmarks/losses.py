@@ -72,6 +72,7 @@ def run_part(capability: str, busy: int) -> Result:
     print(f"{capability} instructions, {busy} busy processes", file=sys.stderr)
     command = [sys.executable, "-m", "benchmarks.losses", *sys.argv[1:]]
     command += ["--part", "all" if capability == "default" and not busy else "longtail"]
+    command += ["--no-compile"] if busy else []  # to compile takes long beside others
     with tempfile.TemporaryDirectory() as cache, busy_processes(busy):
         environment = dict(os.environ, TORCHINDUCTOR_CACHE_DIR=cache)
         if capability != "default":
