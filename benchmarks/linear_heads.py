@@ -108,7 +108,7 @@ def main() -> None:
     results: Result = {"settings": settings, "cases": []}
     for classes in sizes:
         print(f"measuring {classes} classes", file=sys.stderr)
-        results["cases"].append(measure(classes, seconds=1.0 if options.quick else 8.0, least=3))
+        results["cases"].append(measure(classes, seconds=1.0 if options.quick else 6.0, least=3))
     results["many"] = {"classes": many, "megabytes": {loss: megabytes(loss, many) for loss in LOSSES}}
     text = report(results)
     options.output.mkdir(parents=True, exist_ok=True)
