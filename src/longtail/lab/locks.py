@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +16,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["Lock"]
+
+_LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 class Lock:
@@ -35,6 +38,7 @@ class Lock:
         self.path, self.with_folder = path, with_folder and fcntl is not None
         self._file: os.stat_result | None = None
         self._folder: int | None = None
+        _LOCKS.add(self)
         self._lock = FileLock(path, thread_local=False, poll_interval=0.02, on_acquired=self._remember)
 
     def _remember(self, descriptor: int) -> None:
@@ -94,3 +98,13 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _close_folders() -> None:
+    """In a forked child, which would otherwise hold the lock of its parent beyond the parent's end."""
+    for lock in _LOCKS:
+        lock._unlock_folder()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_folders)

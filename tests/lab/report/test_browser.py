@@ -194,7 +194,7 @@ def test_precision_and_f1_have_intervals_and_pairs_are_listed(driver, tmp_path):
     assert rows["recall"][1] == f"81.3 [{100 * low:.0f}, {100 * high:.0f}]"
     assert column(driver, "pairs", 0) == ["a", "b"]
     assert [cell.text for cell in driver.find_elements("css selector", "#matrix .wrong")] == ["5", "1.5"]
-    assert "not there any more" in find(driver, "#mistakes-about").text
+    assert "no longer where the runs found them" in find(driver, "#mistakes-about").text
 
 
 def test_names_are_text_and_run_nothing(browser):

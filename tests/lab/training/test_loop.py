@@ -64,13 +64,14 @@ def without_norms(monkeypatch):
 
 @pytest.mark.parametrize("mixup", [0.0, 0.5])
 @pytest.mark.parametrize("size", [None, 1, 5, 16, 40, 1000])
-def test_a_step_follows_the_mean_gradient_of_its_batch_however_it_is_cut(tmp_path, without_norms, size, mixup):
+def test_a_step_follows_the_mean_gradient_of_its_batch_however_it_is_cut(tmp_path, size, mixup):
     plain = {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0, "warmup_epochs": 0.0}
     loss = LossConfig(name="focal", beta=0.9, gamma=2.0)
     config = with_fields(small_config(loss=loss, micro_batch_size=size, **plain), {"mixup": mixup})
     rate = config.optimizer.lr_at(0.0)
     dataset = open_data(config).dataset
-    training = Training.new(config, RunOptions(), make_fabric("32-true", "cpu", 1), dataset, RunFolder(tmp_path))
+    fabric = make_fabric("32-true", "cpu", 1)
+    training = Training.new(config, RunOptions(), fabric, dataset, RunFolder(tmp_path), WithoutNorms())
     criterion = ClassBalancedLoss(dataset.counts, "focal", 0.9, gamma=2.0)
     batches = list(training.loader.epoch(0))
     assert len({batch.total for batch in batches}) == 2  # the last one is smaller

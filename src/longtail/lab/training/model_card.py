@@ -72,7 +72,7 @@ The {min(WORST, len(classes))} classes with the lowest F1, in %, of {len(classes
 
 For images like those it was trained on, of which each shows one of the {len(classes):,} classes: every image is given
 one of them, also an image of none. {_thin(thin)}Measure it on images of your own before you rely on it
-(`longtail evaluate RUN --data FOLDER`), and do not let it decide about people.
+(`longtail evaluate`), and do not let it decide about people.
 
 ## How to load it
 
