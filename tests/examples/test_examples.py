@@ -112,8 +112,8 @@ def test_advise_estimates_the_prototypes_of_each_class(capsys):
     assert lines[10:] == [f"one β for all classes: {found.pooled_beta:.6g}"]
 
 
-# Lightning and Transformers import torchvision where it is installed, and the lab installs it. One of another build than
-# torch fails; the lab's remedy for it comes first.
+# Lightning and Transformers import torchvision where it is installed, and the lab installs it. One of another build
+# than torch fails; the lab's remedy for it comes first.
 BESIDE_TORCHVISION = """
 import runpy, sys, warnings
 with warnings.catch_warnings(action="ignore"):
