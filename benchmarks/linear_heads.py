@@ -35,6 +35,11 @@ LOSSES = {
 PYTORCH, CHUNKED = "F.linear + F.cross_entropy", "F.linear_cross_entropy(options=…)"
 SIZES = [1000, 4000, 16_000, 100_000]
 MANY = 1_000_000
+# From how many classes on fusing pays, for batches and features of networks: (samples, features).
+LAYERS = [(128, 128), (512, 128), (128, 1280), (512, 1280)]
+LAYER_SIZES = [1000, 8000, 30_000, 100_000]
+LAYER_LOSSES = ("softmax_cross_entropy", "focal_loss")
+LARGEST_LAYER = 512 * 1280 * 30_000
 
 Result = dict[str, Any]
 
@@ -54,14 +59,14 @@ print(peak() - before)
 class Head:
     """Features, a last layer of many classes and a Zipf-distributed target."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, samples: int = SAMPLES, width: int = WIDTH) -> None:
         random = torch.Generator().manual_seed(0)
         self.classes = classes
-        self.features = torch.randn(SAMPLES, WIDTH, generator=random, requires_grad=True)
-        self.weight = torch.randn(classes, WIDTH, generator=random).mul_(0.05).requires_grad_()
+        self.features = torch.randn(samples, width, generator=random, requires_grad=True)
+        self.weight = torch.randn(classes, width, generator=random).mul_(0.05).requires_grad_()
         self.bias = torch.zeros(classes, requires_grad=True)
         self.counts = (5000 / torch.arange(1, classes + 1)).clamp(min=1).round()
-        self.target = torch.multinomial(self.counts, SAMPLES, True, generator=random)
+        self.target = torch.multinomial(self.counts, samples, True, generator=random)
         self.class_weight = (1 / self.counts) * classes / (1 / self.counts).sum()
 
     def options(self, loss: str) -> dict[str, Any]:
@@ -108,7 +113,12 @@ def main() -> None:
     results: Result = {"settings": settings, "cases": []}
     for classes in sizes:
         print(f"measuring {classes} classes", file=sys.stderr)
-        results["cases"].append(measure(classes, seconds=1.0 if options.quick else 6.0, least=3))
+        results["cases"].append(measure(classes, seconds=1.0 if options.quick else 4.0, least=3))
+    results["layers"] = [
+        layer
+        for samples, width in (LAYERS[:1] if options.quick else LAYERS)
+        for layer in measure_layer(samples, width, sizes[:1] if options.quick else LAYER_SIZES)
+    ]
     results["many"] = {"classes": many, "megabytes": {loss: megabytes(loss, many) for loss in LOSSES}}
     text = report(results)
     options.output.mkdir(parents=True, exist_ok=True)
@@ -133,6 +143,34 @@ def measure(classes: int, seconds: float, least: int) -> Result:
     for name, row in rows.items():
         row |= {"median_ms": statistics.median(times[name]) * 1e3, "minimum_ms": min(times[name]) * 1e3}
     return {"classes": classes, "rounds": len(times[PYTORCH]), "implementations": rows}
+
+
+def measure_layer(samples: int, width: int, sizes: list[int]) -> list[Result]:
+    """Time and memory of fused layers over those of layers that are not, for each number of classes."""
+    found = []
+    for classes in sizes:
+        if samples * width * classes > LARGEST_LAYER:
+            continue
+        print(f"measuring {samples} x {width} features, {classes} classes", file=sys.stderr)
+        head = Head(classes, samples, width)
+        ways = {"fused": head.fused, "unfused": head.unfused}
+        calls = {(loss, way): partial(call, loss) for loss in LAYER_LOSSES for way, call in ways.items()}
+        peaks = {}
+        for key, call in calls.items():
+            head.drop_gradients()
+            call()
+            head.drop_gradients()
+            peaks[key] = peak_memory(call)
+        times = interleaved_times({"/".join(key): call for key, call in calls.items()}, head.drop_gradients, 1.0, 3)
+        ratios = {
+            loss: {
+                "time": min(times[f"{loss}/fused"]) / min(times[f"{loss}/unfused"]),
+                "memory": peaks[loss, "fused"] / peaks[loss, "unfused"],
+            }
+            for loss in LAYER_LOSSES
+        }
+        found.append({"samples": samples, "features": width, "classes": classes, "ratios": ratios})
+    return found
 
 
 def megabytes(loss: str, classes: int) -> float:
@@ -163,6 +201,21 @@ def report(results: Result) -> str:
         *header,
         *(line(f"`{name}`" if "F." in name else name, cases, partial(memory, name)) for name in names(cases)),
     ]
+    parts += [
+        "\nFused against unfused, ratio of minima (of peak memory), by samples × features:\n",
+        "| | " + " | ".join(f"{classes:,} classes" for classes in LAYER_SIZES) + " |",
+        "|---|" + "---:|" * len(LAYER_SIZES),
+    ]
+    for samples, width in dict.fromkeys((layer["samples"], layer["features"]) for layer in results["layers"]):
+        layers = {
+            each["classes"]: each
+            for each in results["layers"]
+            if (each["samples"], each["features"]) == (samples, width)
+        }
+        for loss in LAYER_LOSSES:
+            cells = [layers[size]["ratios"][loss] if size in layers else None for size in LAYER_SIZES]
+            shown = " | ".join("—" if cell is None else f"{cell['time']:.2f} ({cell['memory']:.2f})" for cell in cells)
+            parts.append(f"| {LOSSES[loss]}, {samples} × {width} | {shown} |")
     many = results["many"]
     where = "in a process that does nothing else, beyond the weight and its gradient"
     parts.append(f"\nWith {many['classes']:,} classes, {where}, MB:\n")

@@ -44,14 +44,16 @@ def main() -> None:
         print(json.dumps(measure(options)))
         return
     results: Result = {"settings": circumstances(*PEERS) | {"beta": BETA, "gamma": GAMMA, "baseline": BASELINE}}
-    results["runs"] = [
-        {"capability": capability, "busy": busy} | run_part(capability, busy)
-        for capability in CAPABILITIES
-        for busy in (0, 2)
-    ]
-    text = report(results)
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "losses.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    record = options.output / "losses.json"
+    results["runs"] = json.loads(record.read_text())["runs"] if options.resume and record.exists() else []
+    done = [(run["capability"], run["busy"]) for run in results["runs"]]
+    left = [(capability, busy) for capability in CAPABILITIES for busy in (0, 2) if (capability, busy) not in done]
+    for capability, busy in left[: options.runs]:
+        results["runs"].append({"capability": capability, "busy": busy} | run_part(capability, busy))
+        results["runs"].sort(key=lambda run: (CAPABILITIES.index(run["capability"]), run["busy"]))
+        record.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    text = report(results)
     (options.output / "losses.md").write_text(text)
     print(text, end="")
 
@@ -63,6 +65,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="two shapes and few rounds, to try it out")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="compiled losses, too")
+    parser.add_argument("--resume", action="store_true", help="keep the runs that the record in the folder has")
+    parser.add_argument("--runs", type=int, help="measure at most so many of the four, and the others with --resume")
     parser.add_argument("--part", choices=["all", "longtail"], help="measure these in this process, print JSON")
     return parser.parse_args()
 
@@ -72,7 +76,8 @@ def run_part(capability: str, busy: int) -> Result:
     print(f"{capability} instructions, {busy} busy processes", file=sys.stderr)
     command = [sys.executable, "-m", "benchmarks.losses", *sys.argv[1:]]
     command += ["--part", "all" if capability == "default" and not busy else "longtail"]
-    command += ["--no-compile"] if busy else []  # to compile takes long beside others
+    if busy or capability != "default":  # to compile takes long beside others, and chooses instructions by itself
+        command.append("--no-compile")
     with tempfile.TemporaryDirectory() as cache, busy_processes(busy):
         environment = dict(os.environ, TORCHINDUCTOR_CACHE_DIR=cache)
         if capability != "default":
@@ -99,7 +104,7 @@ def measure(options: argparse.Namespace) -> Result:
     names = [name for name in IMPLEMENTATIONS if options.compile or "compiled" not in name]
     if options.part == "longtail":
         names = [name for name in names if name == BASELINE or name.startswith("longtail")]
-    seconds, least = (1.0, 4) if options.quick else (4.0, 15)
+    seconds, least = (1.0, 4) if options.quick else (3.0, 12)
     cases = []
     for dtype in DTYPES:
         for shape in QUICK_SHAPES if options.quick else SHAPES:

@@ -118,6 +118,13 @@ def test_how_the_weights_were_made_is_kept(build):
     assert (half.class_weight.dtype, half.counts.tolist()) == (torch.float16, COUNTS)
 
 
+def test_balanced_softmax_is_known_by_its_name():
+    criterion = ClassBalancedLoss(COUNTS, "balanced_softmax")
+    logits, target, _ = batch(dtype=torch.float32)
+    torch.testing.assert_close(criterion(logits, target), longtail.BalancedSoftmaxLoss(counts=COUNTS)(logits, target))
+    assert criterion.loss == "logit_adjusted"
+
+
 def test_default_weights_of_a_loss_are_those_of_its_table():
     for name, kind in longtail.losses.LOSSES.items():
         assert ClassBalancedLoss(COUNTS, name).scheme == kind.scheme

@@ -54,6 +54,8 @@ LARGEST_OPTION = 1e6
 
 def check_loss_option(option: str, value: float) -> None:
     """Refuse what an option of a loss cannot be."""
+    if type(value) is float and 0 < value <= LARGEST_OPTION and option != "clip":  # the rule, and quick
+        return
     if option == "clip":
         check_in_unit_interval(option, value)
         return

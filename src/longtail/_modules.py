@@ -151,8 +151,10 @@ class Loss(Weighted):
             target: class indices, or a target of the logits' shape.
             class_weight: weights for this call instead of those of the module.
         """
-        weight = self.class_weight if class_weight is None else class_weight
-        return self.function(logits, target, weight, **{name: getattr(self, name) for name in self._arguments})
+        buffers = self._buffers  # to ask a module for a buffer by its name takes long
+        options = {name: buffers[name] if name == "counts" else getattr(self, name) for name in self._arguments}
+        weight = buffers["class_weight"] if class_weight is None else class_weight
+        return self.function(logits, target, weight, **options)
 
     def extra_repr(self) -> str:
         """What ``repr()`` shows of the options."""

@@ -22,6 +22,21 @@ __all__ = ["ClassBalanced", "ClassBalancedLoss"]
 __all__ += _modules.__all__
 
 
+LOSS_ALIASES = {"balanced_softmax": "logit_adjusted"}
+"""Losses that people know by another name than that in :data:`LOSSES`: at τ = 1 they are the same."""
+
+
+def find_loss(name: str) -> str:
+    """The name of a loss in :data:`LOSSES`, of this or of the other name that people know it by.
+
+    Example:
+        >>> find_loss("focal"), find_loss("balanced_softmax")
+        ('focal', 'logit_adjusted')
+    """
+    check_choice("loss", name, (*LOSSES, *LOSS_ALIASES))
+    return LOSS_ALIASES.get(name, name)
+
+
 def owners_of(option: str) -> list[str]:
     """The losses that have an option.
 
@@ -55,6 +70,7 @@ def _listed() -> str:
         lines.append(f'* ``"{name}"``: :func:`longtail.functional.{kind.function.__name__}`')
         lines[-1] += f"; {options}" if options else ""
         lines[-1] += "; no class weights by default" if kind.scheme == "uniform" else ""
+        lines[-1] += "".join(f'; also ``"{other}"``' for other, loss in LOSS_ALIASES.items() if loss == name)
     return "\n    ".join(lines)
 
 
@@ -147,7 +163,7 @@ class ClassBalancedLoss(Loss):
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
-        check_choice("loss", loss, tuple(LOSSES))
+        loss = find_loss(loss)
         kind = LOSSES[loss]
         chosen = _loss_options(loss, {"gamma": gamma, **options})
         if scheme is None:

@@ -12,7 +12,7 @@ import torch.multiprocessing
 from torch.autograd import gradcheck
 
 from longtail import ClassBalancedLoss, functional
-from longtail.functional import _blocked
+from longtail.functional import _blocked, _counts
 from tests.loss_table import COUNTS, LOSSES, batch, every_loss, every_name
 
 LABELS = torch.tensor([0, 1, 2, 0])
@@ -104,6 +104,30 @@ def test_changed_counts_change_the_adjustment():
     expected = functional.logit_adjusted_cross_entropy(logits, target, counts=counts.tolist())
     torch.testing.assert_close(functional.logit_adjusted_cross_entropy(logits, target, counts=counts), expected)
     assert functional.logit_adjusted_cross_entropy(logits, target, counts=counts, tau=0.5) != expected
+
+
+def test_the_adjustment_is_dropped_with_its_counts():
+    logits, target, _ = batch()
+    counts = torch.tensor(COUNTS)
+    index = id(counts)
+    functional.logit_adjusted_cross_entropy(logits, target, counts=counts)
+    assert index in _counts._ADJUSTMENTS
+    del counts
+    assert index not in _counts._ADJUSTMENTS
+
+
+@pytest.mark.parametrize("offset", [0.0, 15.0, -15.0, 17.0, 1e4, -1e4])
+def test_adjusted_logits_of_any_offset_keep_their_digits(offset):
+    logits = torch.tensor([[0.5, -0.25, 0.0], [0.125, 0.75, -0.5]]) + offset
+    target, counts = torch.tensor([2, 0]), torch.tensor([900, 90, 10])
+    value, gradient = [], []
+    for z in (logits, logits.double()):
+        z = z.requires_grad_()
+        loss = functional.logit_adjusted_cross_entropy(z, target, counts=counts)
+        value.append(loss.double())
+        gradient.append(torch.autograd.grad(loss, z)[0].double())
+    torch.testing.assert_close(value[0], value[1], rtol=1e-6, atol=0)
+    torch.testing.assert_close(gradient[0], gradient[1], rtol=5e-6, atol=0)
 
 
 class Marked(torch.Tensor):

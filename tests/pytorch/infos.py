@@ -131,7 +131,6 @@ def _described(function, name, expected, samples, errors):
         supports_forward_ad=True,
         supports_fwgrad_bwgrad=True,
         gradcheck_fast_mode=True,
-        check_batched_grad=errors is not None,  # those fused with a layer have no backward for many gradients at once
     )
 
 

@@ -41,8 +41,10 @@ REDUCTIONS = ("mean", "sum", "none", "weighted_mean")
 
 # Up to here PyTorch's own cross-entropy is faster than the blocks, and what it holds, three times the logits, is small.
 NATIVE_ELEMENTS = 2_097_152
-# The same for adjusted logits, which take more operations.
+# The same for adjusted logits, which take more operations, and for 16 bits, which must be widened as a whole.
 ADJUSTED_NATIVE_ELEMENTS = 65_536
+# Logits up to here are as precise as the log-priors that are added to them.
+NEAR_ZERO = 16.0
 _NO_LABEL = -(2**62)
 _PLAIN = (Tensor, nn.Parameter, type(None))
 
@@ -96,13 +98,17 @@ def _choose(
     reduction: str,
 ) -> Tensor:
     """The loss, by the fastest way that gives the derivatives that can be asked for."""
-    traced = is_traced(logits, target, class_weight, row_loss.per_class)
     dense = target.dim() == logits.dim()
-    others = (class_weight, target, row_loss.per_class)
-    definition = any(tensor is not None and tensor.requires_grad for tensor in others)
+    per_class = row_loss.per_class
+    traced = is_traced(logits, target, class_weight, per_class)
+    definition = (
+        class_weight.requires_grad or target.requires_grad or (per_class is not None and per_class.requires_grad)
+    )
     native = row_loss.is_cross_entropy and not (dense or label_smoothing or definition)
     if native and (traced or not logits.is_cpu or _is_small(row_loss, logits)):
-        z = row_loss.shifted(logits if logits.dtype == class_weight.dtype else logits.to(class_weight.dtype))
+        z = logits if logits.dtype == class_weight.dtype else logits.to(class_weight.dtype)
+        if per_class is not None:
+            z = row_loss.shifted(z, near_zero=not traced and logits.is_cpu and _is_near_zero(z))
         return _cross_entropy(z, target, class_weight, ignore_index, reduction, traced)
     if dense:
         weight, valid = mean_weight(target, class_weight, blocked=not (traced or definition)), None
@@ -118,8 +124,17 @@ def _choose(
     return weighted_loss(row_loss, logits, target, weight, label_smoothing, total=reduction != "none")
 
 
+def _is_near_zero(logits: Tensor) -> bool:
+    """Whether logits are so small that a number per class can be added without a loss of digits."""
+    if not logits.numel():
+        return True
+    low, high = logits.detach().aminmax()
+    return low.item() > -NEAR_ZERO and high.item() < NEAR_ZERO
+
+
 def _is_small(row_loss: RowLoss, logits: Tensor) -> bool:
-    return logits.numel() <= (NATIVE_ELEMENTS if row_loss.per_class is None else ADJUSTED_NATIVE_ELEMENTS)
+    plain = row_loss.per_class is None and logits.dtype == compute_dtype(logits.dtype)
+    return logits.numel() <= (NATIVE_ELEMENTS if plain else ADJUSTED_NATIVE_ELEMENTS)
 
 
 def _rows_and_divisor(
@@ -203,7 +218,8 @@ def look_up(per_class: Tensor, target: Tensor) -> Tensor:
 
 def columns(per_class: Tensor, logits: Tensor) -> Tensor:
     """One number per class in a shape that broadcasts against logits (N, C) or (N, C, D)."""
-    return per_class.view(-1, *(1,) * (logits.dim() - 2))
+    extra = logits.dim() - 2
+    return per_class.view(-1, *(1,) * extra) if extra > 0 else per_class
 
 
 def row_maximum(logits: Tensor) -> Tensor:
@@ -229,12 +245,13 @@ def reduce_rows(rows: Tensor, weight: Tensor, valid: Tensor | None, reduction: s
 
 def is_traced(*tensors: Any) -> bool:
     """Whether operations to trace are wanted: by the compiler, forward-mode AD, a transform or a tensor subclass."""
-    return (
-        is_compiling()
-        or torch._C._is_tracing()
-        or _is_transformed()
-        or any(type(tensor) not in _PLAIN for tensor in tensors)
-    )
+    if is_compiling() or torch._C._is_tracing() or _is_transformed():
+        return True
+    # A loop, which takes less time than ``any`` of a generator.
+    for tensor in tensors:  # noqa: SIM110
+        if type(tensor) not in _PLAIN:
+            return True
+    return False
 
 
 def _is_transformed() -> bool:

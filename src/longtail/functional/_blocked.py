@@ -82,8 +82,8 @@ class RowLoss:
         """Terms of the samples' own classes, and their derivatives, of a separable loss."""
         raise NotImplementedError
 
-    def shifted(self, logits: Tensor) -> Tensor:
-        """What ``F.cross_entropy`` is applied to."""
+    def shifted(self, logits: Tensor, near_zero: bool = False) -> Tensor:
+        """What ``F.cross_entropy`` is applied to; ``near_zero`` says that no logit is far from 0."""
         return logits
 
 
@@ -340,11 +340,12 @@ def _block_shape(logits: Tensor, buffers: int, allocated: int) -> tuple[int, int
     size = max(SMALLEST_BLOCK, BLOCK_PER_THREAD // buffers) * torch.get_num_threads() if logits.is_cpu else elements
     if not allocated:
         return _shape_for(size, classes, positions)
-    # However many threads there are, the buffers of a large batch, with one that an operation may allocate by itself
-    # and a few numbers per sample, take no more than half of what its logits take.
+    # However many threads there are, the buffers of a large batch, with one that operations on several of them or on
+    # parts of samples may allocate, and a few numbers per sample, take no more than half of what its logits take.
     width = compute_dtype(logits.dtype).itemsize
     spare = logits.nbytes // 2 - 6 * width * elements // max(classes, 1)
-    size = min(size, max(SMALLEST_BLOCK, spare // (width * (allocated + 1))))
+    reserved = buffers > 1 or positions > 1
+    size = min(size, max(SMALLEST_BLOCK, spare // (width * (allocated + reserved))))
     return _shape_for(size, classes, positions)
 
 

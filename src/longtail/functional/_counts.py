@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from longtail.counts import check_counts, check_no_class_is_absent
 from longtail.functional._apply import is_traced
@@ -50,7 +50,7 @@ def present_counts(counts: Any) -> Any:
 
 # Checking the counts and taking logarithms of them takes longer than the loss of a small batch: done once for each
 # tensor of counts, as the buffer of a module is, and again if its values change.
-_ADJUSTMENTS = WeakTensorKeyDictionary()
+_ADJUSTMENTS: dict[int, tuple[weakref.ref[Tensor], Any, Tensor, Tensor | None]] = {}
 # Of shifts whose exponentials are multiplied into a softmax: exp(-87) still is a float, exp(-87 + 30) is nothing.
 LARGEST_SPREAD = 30.0
 
@@ -60,13 +60,20 @@ def adjustment(logits: Tensor, counts: Any, tau: float) -> tuple[Tensor, Tensor 
     if not isinstance(counts, Tensor) or is_traced(logits, counts) or counts.requires_grad or counts.is_inference():
         return tau * log_prior(counts_beside(logits, counts)), None
     key = (counts._version, counts.data_ptr(), logits.shape[1:2], logits.device, logits.dtype, tau)
-    cached: tuple[Any, Tensor, Tensor | None] | None = _ADJUSTMENTS.get(counts)  # type: ignore[no-untyped-call]
-    if cached is None or cached[0] != key:
+    index = id(counts)
+    cached = _ADJUSTMENTS.get(index)
+    if cached is None or cached[0]() is not counts or cached[1] != key:
         with torch.inference_mode(False):
             shift = tau * log_prior(counts_beside(logits, counts))
-            cached = (key, shift, _factors(shift))
-        _ADJUSTMENTS[counts] = cached
-    return cached[1:]
+        reference = weakref.ref(counts, lambda dead: _forget(index, dead))
+        cached = _ADJUSTMENTS[index] = (reference, key, shift, _factors(shift))
+    return cached[2:]
+
+
+def _forget(index: int, dead: weakref.ref[Tensor]) -> None:
+    """Drop what was kept for a tensor, unless another one has taken its place."""
+    if index in _ADJUSTMENTS and _ADJUSTMENTS[index][0] is dead:
+        del _ADJUSTMENTS[index]
 
 
 def _factors(shift: Tensor) -> Tensor | None:

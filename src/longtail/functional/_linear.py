@@ -114,7 +114,7 @@ class _Tiled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, offset: Tensor | None, call: _Call) -> Tensor:
         ctx.save_for_backward(features, weight, offset)
-        ctx.call = call
+        ctx.call, ctx.spent = call, False
         # The gradient of a sum is formed with its value. It is formed in backward where each loss has a factor of its
         # own, and in float16, where it must be born with the loss scale of mixed-precision training.
         now = call.total and weight.dtype != torch.float16
@@ -125,20 +125,21 @@ class _Tiled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.spent:
+            raise RuntimeError("the gradients of a fused layer are handed over by its backward: call the loss anew")
         call: _Call = ctx.call
         features, weight, offset = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: somebody will differentiate this gradient
             return *_differentiable_gradients(call, features, weight, offset, grad_loss, ctx.needs_input_grad), None
         gradients: Gradients | None = ctx.gradients
+        ctx.gradients, ctx.spent = None, True  # handed over, not copied
         if gradients is None:
             factor = grad_loss if call.total else grad_loss.unsqueeze(1)
             _, gradients = _sweep(call, features, weight, offset, call.scale * factor, ctx.needs_input_grad[:3])
-        else:
-            ctx.gradients = None  # handed over, not copied: a second backward (retain_graph=True) forms them anew
-            if not grad_loss.is_cpu or grad_loss.item() != 1:  # on the CPU .item() is no sync
-                for gradient in gradients:
-                    if gradient is not None:
-                        gradient.mul_(grad_loss)
+        elif not grad_loss.is_cpu or grad_loss.item() != 1:  # on the CPU .item() is no sync
+            for gradient in gradients:
+                if gradient is not None:
+                    gradient.mul_(grad_loss)
         by_features = None if gradients.features is None else gradients.features.to(features.dtype)
         return by_features, gradients.weight, gradients.offset, None
 

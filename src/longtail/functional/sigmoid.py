@@ -174,8 +174,7 @@ class _Focal(RowLoss):
         else:  # log(1-p) is z - softplus(z), and PyTorch's exp2 takes less time than its square root and its power
             u = softplus(logits, out[1])
             modulator = torch.sub(logits, u, out=out[3]).mul_(self.gamma * _LOG2_E).exp2_()
-            square = self.gamma == 0.5
-            wrong = torch.mul(modulator, modulator, out=out[2]) if square else torch.sigmoid(logits, out=out[2])
+            wrong = torch.square(modulator, out=out[2]) if self.gamma == 0.5 else torch.sigmoid(logits, out=out[2])
         terms = u.mul_(modulator)
         if not gradient:
             return terms, terms
@@ -193,6 +192,8 @@ def softplus(v: Tensor, out: Tensor | None = None) -> Tensor:
     if out is None or not v.is_cpu:
         return F.softplus(v, 1.0, _SATURATED, out=out)  # type: ignore[call-arg]
     # PyTorch's softplus takes longer than these operations on a block in the cache, and its exp longer than its exp2.
+    if v.amax().item() < _SATURATED:
+        return torch.mul(v, _LOG2_E, out=out).exp2_().log1p_()
     torch.clamp_max(v, _SATURATED, out=out).mul_(_LOG2_E).exp2_().log1p_()
     return torch.maximum(out, v, out=out)
 

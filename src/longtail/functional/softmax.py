@@ -135,11 +135,13 @@ class _Softmax(RowLoss):
     def from_probabilities(self, logits: Tensor, target: Tensor) -> Tensor:
         return -(target * F.log_softmax(self.shifted(logits), 1)).sum(1)
 
-    def shifted(self, logits: Tensor) -> Tensor:
+    def shifted(self, logits: Tensor, near_zero: bool = False) -> Tensor:
         """The logits with the shift; an offset common to all classes would cost its digits, and goes first."""
         if self.per_class is None:
             return logits
-        return logits - row_maximum(logits) + columns(self.per_class, logits)
+        if not near_zero:
+            logits = logits - row_maximum(logits)
+        return logits + columns(self.per_class, logits)
 
     def block(
         self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
