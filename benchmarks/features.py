@@ -245,7 +245,8 @@ def report(results: Result) -> str:
         lines += [
             "",
             f"Features of EfficientNet-Lite0, images per second over {speeds['images']:,} photographs of 224 pixels,",
-            "channels last. The bare loop reads and computes in one process for each core and keeps nothing.",
+            "channels last. The bare loop reads and computes in one process for each core and keeps nothing; the lab",
+            "does the same in processes that keep freed memory for the next batch, and writes the features.",
             "",
             "| precision | bare loop | cached | ratio | one process, all threads |",
             "|---|---:|---:|---:|---:|",
