@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 __all__ = ["main"]
 
@@ -16,7 +17,14 @@ def main() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    longtail.lab.cli.main()
+    try:
+        longtail.lab.cli.main()
+    except SystemExit as end:
+        if end.code == 130:  # what is still being started, such as Ray, is not waited for, and ends with this process
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(130)
+        raise
 
 
 def _leave(number: int, frame: object) -> None:

@@ -74,6 +74,10 @@ def test_a_whole_number_is_the_same_as_the_float():
     assert RunConfig(loss=LossConfig(betas=(0, 1))).run_id == RunConfig(loss=LossConfig(betas=(0.0, 1.0))).run_id
 
 
+def test_a_loss_under_its_other_name_is_the_same_run():
+    assert LossConfig(name="balanced_softmax") == LossConfig(name="logit_adjusted")
+
+
 def test_what_is_not_given_is_the_default_and_has_its_id():
     assert (
         RunConfig(loss=LossConfig(name="focal")).run_id

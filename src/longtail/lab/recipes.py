@@ -97,13 +97,7 @@ def linear_probe(
         ('tf_efficientnet_lite0', 'imagenet', 'cosine')
     """
     optimizer = OptimizerConfig(
-        name="adamw",
-        epochs=30,
-        lr=1e-3,
-        weight_decay=1e-4,
-        decay_norms=False,
-        warmup_epochs=0.0,
-        schedule="cosine",
+        name="adamw", epochs=30, lr=1e-3, weight_decay=1e-4, decay_norms=False, warmup_epochs=0.0, schedule="cosine"
     )
     model = ModelConfig(name=DEFAULT_BACKBONE, weights=IMAGENET, freeze=True)
     return RunConfig(data=data, model=model, loss=loss, optimizer=optimizer.with_epochs(epochs))

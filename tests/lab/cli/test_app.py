@@ -1,6 +1,7 @@
 """Every command: its help, and what it says of arguments that it does not know."""
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -29,6 +30,21 @@ def refused_by_parser(capsys, *words):
     assert (printed, code) == ("", 2)
     assert "Traceback" not in error
     return " ".join(re.sub(r"[^\w\s'\-.,:]", " ", error).split())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_help_reads_like_documentation(capsys, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "80")
+    printed, _, _ = run(capsys, *name.split(), "--help")
+    lines = printed.splitlines()
+    assert [line for line in lines if len(line) > 80 and not line.startswith("usage: ")] == []
+    assert [line for line in lines if re.search(r"None|default: (False|True)?\)", line)] == []
+    text = " ".join(lines)
+    example = re.search(r"Example: (longtail .*?)  usage: ", text.replace(" \\ ", " "))[1]
+    words = shlex.split(re.sub(r" +", " ", example))
+    assert words[1 : 1 + len(name.split())] == name.split()
+    flags = [word for word in words if word.startswith("-")]
+    assert [flag for flag in flags if not re.search(rf"(?m)^\W*(-o \w+, )?{flag}\b", printed)] == []
 
 
 @pytest.mark.parametrize("name", ALL)

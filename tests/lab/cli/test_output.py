@@ -11,7 +11,9 @@ from PIL import Image
 
 import longtail.lab.cli
 from longtail.lab.cli.escape import escaped
+from longtail.lab.cli.output import _Console
 from longtail.lab.config import DataConfig, RunConfig
+from longtail.lab.report.tables import Cell, Column, Table
 from tests.lab.cli.test_data import run
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -137,3 +139,46 @@ def test_no_command_prints_past_the_place_that_escapes():
     for path in Path(longtail.lab.cli.__file__).parent.glob("*.py"):
         if path.name not in ("output.py", "plain.py", "__init__.py"):
             assert not re.search(r"rich\.text|Console\(|csv\.writer|sys\.std(out|err)\.write", path.read_text()), path
+
+
+def setting_rows():
+    """Settings as ``longtail results`` shows them."""
+    names = [
+        "loss",
+        "n",
+        "balanced accuracy %",
+        "error %",
+        "rarest quarter %",
+        "many %",
+        "few %",
+        "Δ balanced accuracy",
+    ]
+    rows = [["class-balanced focal, β 0.999, γ 0.5", "3", "92.1 ± 1.2", "7.93 ± 1.21", "80.0", "100.0", "86.4", "–"]]
+    rows += [["class-balanced softmax, β 0.999", *rows[0][1:-1], "+4.3 [+2.0, +6.5]"]]
+    return Table([Column(name, numeric=name != "loss") for name in names], [list(map(Cell, row)) for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [(60, "rarest quarter %, many %, few %, Δ balanced accuracy"), (80, "rarest quarter %"), (100, "")],
+)
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers(width, left_out):
+    file = io.StringIO()
+    _Console(file=file, width=width).print(setting_rows().to_rich(width))
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(file.getvalue().split())
+    told = text.partition("a wider terminal also shows ")[2]
+    assert told == left_out
+    for word in ("class-balanced", "focal,", "softmax,", "0.999", "92.1 ± 1.2", "7.93 ± 1.21"):
+        assert word in text
+    assert ("+4.3 [+2.0, +6.5]" in text) == ("Δ" not in left_out)
+    assert ("80.0" in text) == (not left_out)
+
+
+def test_a_table_that_fits_is_not_changed():
+    wide, unlimited = io.StringIO(), io.StringIO()
+    _Console(file=wide, width=160).print(setting_rows().to_rich(160))
+    _Console(file=unlimited, width=160).print(setting_rows().to_rich())
+    assert wide.getvalue() == unlimited.getvalue()
+    assert "rarest quarter %" in wide.getvalue().splitlines()[0]

@@ -59,7 +59,7 @@ def test_bad_sweeps_are_one_clear_line(capsys, words, message):
         (["--data", "digits", "--folds", "1"], "folds must be from 2"),
         (["--data", "nowhere"], "nowhere"),
         (["--data", "digits", "--trials", "3"], "trials has no effect with search grid"),
-        (["--data", "digits", "--losses", "hinge"], "losses must be among softmax, sigmoid, focal"),
+        (["--data", "digits", "--losses", "hinge"], "unknown loss 'hinge': choose from softmax, sigmoid, focal"),
     ],
 )
 def test_bad_searches_are_one_clear_line(capsys, tmp_path, words, message):

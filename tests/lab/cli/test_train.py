@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -288,7 +289,7 @@ def test_weights_and_networks_that_cannot_be_used_are_one_line(capsys, tmp_path,
     for name in ("dark", "bright"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for number in range(4):
-            Image.new("RGB", (16, 16), (60 + number,) * 3).save(tmp_path / "photos" / name / f"{number}.png")
+            Image.new("RGB", (224, 224), (60 + number,) * 3).save(tmp_path / "photos" / name / f"{number}.png")
     printed, error, code = run(capsys, "train", "--data", "photos", *words)
     assert (printed, code) == ("", 2)
     assert message in error.splitlines()[-1]
@@ -688,7 +689,7 @@ def test_processes_that_read_images_leave_signals_to_the_one_that_trains(tmp_pat
         Image.new("RGB", (8, 8), (place,) * 3).save(tmp_path / f"{place}.png")
     files = ImageFiles(tmp_path, [f"{place}.png" for place in range(6)], [0] * 6)
     dataset = ImageDataset(name="photos", classes=("one",), train=files, test=files)
-    loader = evaluation_loader(dataset, 1, image_size=8, workers=1)
+    loader = evaluation_loader(replace(dataset, input_size=8), 1, workers=1)
     batches = loader.epoch(0)
     seen = [next(batches)]
     (worker,) = loader._loader._iterator._workers

@@ -1,5 +1,9 @@
 """Groups: images of one animal, patient or camera are never in two splits or folds."""
 
+import contextlib
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -73,6 +77,66 @@ def test_a_camera_of_many_classes_is_not_held_out_for_one_of_them():
         labels[np.flatnonzero(cameras == camera)[0]] = 2
     again = held_out_part(labels, 0.2, groups=cameras.astype("S"))
     assert again.sum() == marked.sum() == 20
+
+
+WAYS = {
+    "column": "list.csv",
+    "named column": "list.csv",
+    "third column": "list.txt",
+    "tabs": "list.txt",
+    "pattern over folders": "",
+    "pattern over a list": "list.csv",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(deadline=None, max_examples=15)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), min_size=25, max_size=60),
+    st.floats(0.05, 0.6),
+    st.integers(0, 9),
+)
+def test_no_group_is_ever_in_two_parts_however_it_is_given(way, pairs, fraction, seed):
+    """Test images, validation images and folds, of files that are opened as a user would."""
+    labels = as_arrays(pairs)[0].tolist()
+    images = [
+        (f"c{label}/x{group}y{number}.png", label, f"x{group}y")
+        for number, (label, (_, group)) in enumerate(zip(labels, pairs, strict=True))
+    ]
+    named = "label,animal" if way == "named column" else "label,group" if way == "column" else "label,other"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, WAYS[way])
+        for path, _, _ in images:
+            Path(folder, path).parent.mkdir(exist_ok=True)
+            Path(folder, path).touch()
+        separator = {"third column": " ", "tabs": "\t"}.get(way, ",")
+        lines = [] if source.suffix == ".txt" else [f"path,{named}"]
+        lines += [separator.join(map(str, row)) for row in images]
+        if source.suffix:
+            source.write_text("\n".join(lines))
+        pattern = "x[0-9]+y" if way.startswith("pattern") else None
+        options = ImageFolderOptions(
+            group_pattern=pattern,
+            group_column="animal" if way == "named column" else None,
+            test_fraction=fraction,
+            split_seed=seed,
+        )
+        try:
+            dataset = open_dataset(source, files=options)
+            folds = [FoldOptions(folds=2, fold=fold, fold_seed=seed).choose(dataset) for fold in range(2)]
+        except DataError:  # too few groups, or a class without images
+            assume(False)
+
+    def groups(part):
+        return {part.path(index).stem.split("y")[0] for index in range(len(part))}
+
+    assert not groups(dataset.train) & groups(dataset.test)
+    assert not groups(folds[0].test) & groups(folds[1].test)
+    for part in (dataset, *folds):
+        with contextlib.suppress(DataError):  # no group can be spared
+            part = hold_out_validation(part, fraction)
+        parts = [groups(each) for each in (part.train, part.test, part.validation) if each is not None]
+        assert sum(map(len, parts)) == len(set.union(*parts))
 
 
 def draw(path, shade=0):
@@ -232,8 +296,8 @@ def test_test_images_without_groups_are_noted(tmp_path):
         ({"group_pattern": "("}, r"group_pattern '\(' is no regular expression: missing \)"),
         ({"group_pattern": "sheep"}, "group_pattern 'sheep' does not match cow/cow0_0.png: every image needs a group"),
         ({"group_pattern": "x*"}, r"group_pattern 'x\*' does not match cow/cow0_0.png"),
-        ({"group_pattern": "n"}, "has no group to test on: each has the only images of a class"),
-        ({"group_pattern": "^(cow|ox)"}, "has no group to test on: each has the only images of a class"),
+        ({"group_pattern": "n"}, "has no group to test on: each of the 1 has all images of a class"),
+        ({"group_pattern": "^(cow|ox)"}, "has no group to test on: each of the 2 has all images of a class"),
         ({"group_column": "animal"}, "group_column requires a CSV file: .* has no columns"),
         ({"path_column": "file", "group_pattern": r"\w"}, "path_column requires a CSV file"),
         ({"group_column": "animal", "group_pattern": r"\w"}, "group_column and group_pattern exclude each other"),
@@ -254,6 +318,14 @@ def test_bad_groups_are_one_line(tmp_path, options, message):
         ("a.txt", "cow/1.png 0 a\ncow/2.png 0\n", {}, "a.txt, line 2: no group"),
         ("a.txt", "cow/1.png 0\ncow/2.png 0 a\n", {}, "a.txt, line 2: a group, but the lines before it have none"),
         ("a.csv", TABLE.replace("species", "kind"), {}, "name them by path_column and label_column"),
+        ("a.csv", TABLE.replace("animal", "species"), {}, "a.csv has two columns 'species'"),
+        ("a.csv", "", {}, "a.csv has no header"),
+        (
+            "a.csv",
+            TABLE + "cow/cow0_0.png,cow,cow1\n",
+            {"group_column": "animal"},
+            "a.csv names cow/cow0_0.png twice, with the group 'cow0' and 'cow1'",
+        ),
     ],
 )
 def test_bad_columns_name_file_and_line(tmp_path, name, text, options, message):

@@ -54,12 +54,23 @@ def test_one_tree_is_split_class_by_class_and_always_alike(tmp_path):
     assert len(everything) == 27
 
 
-def test_a_class_with_one_image_is_trained_on_and_noted(tmp_path):
+def test_classes_with_one_image_cannot_be_split(tmp_path):
     for path in ("a/1.png", "a/2.png", "lonely/3.png"):
         draw(tmp_path / path)
-    dataset = open_dataset(tmp_path)
-    assert dataset.counts.tolist() == [1, 1]
-    assert dataset.notes == ("class 'lonely' has a single image, which is not tested on",)
+    with pytest.raises(DataError, match=r"1 of 2 classes, 'lonely', cannot be split .*: add images, remove .*, or "):
+        open_dataset(tmp_path)
+    for number in range(4):
+        draw(tmp_path / f"{number}" / "1.png")
+    with pytest.raises(DataError, match=r"5 of 6 classes, '0', '1', '2', …, cannot be split"):
+        open_dataset(tmp_path)
+    with pytest.raises(DataError, match="5 of 6 classes"):
+        open_dataset(tmp_path, files=ImageFolderOptions(group_pattern="[0-9]"))
+
+
+def test_a_class_with_one_image_is_enough_where_test_images_are_given(tmp_path):
+    draw(tmp_path / "train" / "lonely" / "1.png")
+    draw(tmp_path / "test" / "lonely" / "2.png")
+    assert open_dataset(tmp_path).counts.tolist() == [1]
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])
@@ -165,7 +176,7 @@ FOLDER_ERRORS = {
     "a test class without training": ({"train/a/1.png", "test/b/2.png"}, "test: b/2.png is of class 'b', which is not"),
     "images beside class folders": ({"a/1.png", "a/2.png", "3.png"}, "3.png is not in a folder named like its class"),
     "nothing at all": ({"a/"}, "a holds no images"),
-    "a single image": ({"a/1.png"}, "has no test images"),
+    "a single image": ({"a/1.png"}, "1 of 1 classes, 'a', cannot be split"),
 }
 
 
@@ -287,15 +298,15 @@ def test_a_missing_file_of_a_list_is_skipped_too(tmp_path):
 
 
 def test_a_checked_file_is_decoded_again_only_if_it_changed(tmp_path, monkeypatch):
-    from longtail.lab.data import unreadable
+    from longtail.lab.data import file_cache
 
     for name in "ab":
         draw(tmp_path / "train" / name / "0.png")
         draw(tmp_path / "test" / name / "0.png")
     open_dataset(tmp_path, on_error="skip")
     checked = []
-    check = unreadable.check_image
-    monkeypatch.setattr(unreadable, "check_image", lambda path: checked.append(path.name) or check(path))
+    check = file_cache.check_image
+    monkeypatch.setattr(file_cache, "check_image", lambda path: checked.append(path.name) or check(path))
     open_dataset(tmp_path, on_error="skip")
     assert checked == []
     (tmp_path / "train" / "a" / "0.png").write_bytes(b"now it is broken")
@@ -351,7 +362,7 @@ def test_an_image_that_is_named_twice_does_not_get_into_both_sets(tmp_path):
     with pytest.raises(DataError, match=r"all\.txt names an image twice"):
         open_dataset(tmp_path / "all.txt")
     (tmp_path / "all.txt").write_text("0.png a\n1.png a\n0.png b\n2.png b\n")
-    with pytest.raises(DataError, match=r"all\.txt names 0\.png twice, as 'a' and as 'b'"):
+    with pytest.raises(DataError, match=r"all\.txt names 0\.png twice, with the class 'a' and 'b'"):
         open_dataset(tmp_path / "all.txt")
 
 
@@ -399,11 +410,11 @@ def test_class_folders_whose_names_are_no_text_can_be_saved(tmp_path):
 
 
 def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
-    from longtail.lab.data import unreadable
+    from longtail.lab.data import file_cache
 
     for name in ("a/0.png", "a/1.png", "a/2.png"):
         draw(tmp_path / name)
-    check = unreadable.check_image
+    check = file_cache.check_image
 
     def denied(path):
         try:
@@ -411,8 +422,8 @@ def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
         except OSError:
             raise DataError(f"{path} is no readable image: Permission denied")  # noqa: B904 - as the real one does
 
-    monkeypatch.setattr(unreadable, "check_image", denied)
+    monkeypatch.setattr(file_cache, "check_image", denied)
     with pytest.raises(DataError, match="Permission denied"):
         open_dataset(tmp_path, on_error="skip")
-    monkeypatch.setattr(unreadable, "check_image", check)
+    monkeypatch.setattr(file_cache, "check_image", check)
     assert len(open_dataset(tmp_path, on_error="skip").train) == 2

@@ -201,7 +201,7 @@ def test_a_folder_that_is_no_class_is_refused(class_folders, split):
 def test_an_empty_class_folder_is_refused(class_folders, split):
     for image in (class_folders / split / WNIDS[2]).iterdir():
         image.rename(image.with_suffix(".txt"))
-    assert refusal(class_folders) == f"class folder {class_folders / split / WNIDS[2]} has no JPEG images"
+    assert refusal(class_folders) == f"class folder {class_folders / split / WNIDS[2]} has no images"
 
 
 def test_a_missing_validation_folder_is_refused(class_folders):
@@ -212,7 +212,7 @@ def test_a_missing_validation_folder_is_refused(class_folders):
 def test_an_empty_validation_folder_is_refused(class_folders):
     shutil.rmtree(class_folders / "val")
     (class_folders / "val").mkdir()
-    assert refusal(class_folders) == f"{class_folders / 'val'} has neither class folders nor JPEG images"
+    assert refusal(class_folders) == f"{class_folders / 'val'} has neither class folders nor images"
 
 
 def test_a_half_sorted_validation_folder_is_refused(class_folders):

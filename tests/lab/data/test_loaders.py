@@ -4,6 +4,7 @@ import contextlib
 import gc
 import itertools
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,15 +55,16 @@ def which(batch):
     count=st.integers(1, 300), batch_size=st.integers(1, 64), processes=st.integers(1, 5), epoch=st.integers(0, 10**6)
 )
 def test_every_sample_is_in_exactly_one_part_of_one_batch(count, batch_size, processes, epoch):
-    order = shuffled(count, seed=1)(epoch)
-    plans = [BatchPlan(count, batch_size, Shard(rank, processes)) for rank in range(processes)]
+    samples = shuffled(count, seed=1)
+    order = samples(epoch)
+    plans = [BatchPlan(samples, batch_size, Shard(rank, processes)) for rank in range(processes)]
     seen = []
     for batch in range(len(plans[0])):
         parts = [plan.part(batch) for plan in plans]
         together = np.concatenate([order[part] for part, _ in parts])
         (total,) = {total for _, total in parts}
         assert len(together) == total <= batch_size
-        alone, _ = BatchPlan(count, batch_size).part(batch)
+        alone, _ = BatchPlan(samples, batch_size).part(batch)
         assert together.tolist() == order[alone].tolist()
         sizes = [part.stop - part.start for part, _ in parts]
         assert max(sizes) - min(sizes) <= 1
@@ -187,8 +189,8 @@ def brightness(batch):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_image_files_come_in_the_same_batches_with_any_number_of_workers(files, workers):
-    loader = training_loader(files, 4, seed=2, image_size=16, workers=workers)
-    reference = training_loader(files, 4, seed=2, image_size=16, workers=0)
+    loader = training_loader(replace(files, input_size=16), 4, seed=2, workers=workers)
+    reference = training_loader(replace(files, input_size=16), 4, seed=2, workers=0)
     before = torch.random.get_rng_state()
     for epoch in (0, 3):
         batches, expected = list(loader.epoch(epoch)), list(reference.epoch(epoch))
@@ -201,7 +203,7 @@ def test_image_files_come_in_the_same_batches_with_any_number_of_workers(files, 
 
 
 def test_an_abandoned_epoch_of_image_files_does_not_leak_into_the_next(files):
-    loader = training_loader(files, 2, image_size=16, workers=2)
+    loader = training_loader(replace(files, input_size=16), 2, workers=2)
     for _ in loader.epoch(0):
         break
     assert sorted(itertools.chain(*map(brightness, loader.epoch(1, start=0)))) == list(range(11))
@@ -209,7 +211,9 @@ def test_an_abandoned_epoch_of_image_files_does_not_leak_into_the_next(files):
 
 
 def test_processes_share_image_files_without_overlap(files):
-    parts = [training_loader(files, 4, seed=1, image_size=16, workers=0, shard=Shard(rank, 2)) for rank in range(2)]
+    parts = [
+        training_loader(replace(files, input_size=16), 4, seed=1, workers=0, shard=Shard(rank, 2)) for rank in range(2)
+    ]
     seen = [list(itertools.chain(*map(brightness, part.epoch(0)))) for part in parts]
     assert sorted(seen[0] + seen[1]) == list(range(11))
 
@@ -221,7 +225,7 @@ def test_evaluation_scales_the_short_side_and_crops_the_middle(tmp_path, size, s
     Image.fromarray(pixels).save(tmp_path / "a.png")
     images = ImageFiles(tmp_path, ["a.png"], [0])
     dataset = ImageDataset(name="x", classes=("a",), train=images, test=images, mean=(0.0,) * 3, std=(1.0,) * 3)
-    (batch,) = evaluation_loader(dataset, 8, image_size=size, workers=0).epoch(0)
+    (batch,) = evaluation_loader(replace(dataset, input_size=size), 8, workers=0).epoch(0)
     resized = Image.fromarray(pixels).resize((short_side * 6 // 5, short_side), Image.Resampling.BILINEAR)
     left, top = (resized.width - size) / 2, (resized.height - size) / 2
     expected = np.asarray(resized.crop((round(left), round(top), round(left) + size, round(top) + size)))
@@ -231,7 +235,7 @@ def test_evaluation_scales_the_short_side_and_crops_the_middle(tmp_path, size, s
 def test_the_last_partial_batch_is_evaluated(files):
     for processes in (1, 2, 7):
         parts = [
-            evaluation_loader(files, 4, image_size=16, workers=0, shard=Shard(rank, processes))
+            evaluation_loader(replace(files, input_size=16), 4, workers=0, shard=Shard(rank, processes))
             for rank in range(processes)
         ]
         seen = itertools.chain(*(brightness(batch) for part in parts for batch in part.epoch(0)))
@@ -240,8 +244,8 @@ def test_the_last_partial_batch_is_evaluated(files):
 
 def test_normalisation_uses_the_data_sets_mean_and_std(files):
     shifted = ImageDataset(name="x", classes=files.classes, train=files.train, test=files.test)
-    (plain,) = evaluation_loader(files, 11, image_size=8, workers=0).epoch(0)
-    (normal,) = evaluation_loader(shifted, 11, image_size=8, workers=0).epoch(0)
+    (plain,) = evaluation_loader(replace(files, input_size=8), 11, workers=0).epoch(0)
+    (normal,) = evaluation_loader(replace(shifted, input_size=8), 11, workers=0).epoch(0)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     expected = (plain.images / 255 - mean[:, None, None]) / std[:, None, None]
     assert torch.allclose(normal.images, expected, atol=1e-5)
@@ -250,7 +254,7 @@ def test_normalisation_uses_the_data_sets_mean_and_std(files):
 def test_after_a_broken_image_the_workers_end_at_once(files):
     """PyTorch waits 5 seconds for each worker of a loader that the garbage collector finds in a cycle."""
     (files.train.root / "5.jpg").write_bytes(b"no image")
-    loader = training_loader(files, 4, image_size=16, workers=2)
+    loader = training_loader(replace(files, input_size=16), 4, workers=2)
     with contextlib.suppress(DataError):
         list(loader.epoch(0))
     workers = weakref.ref(loader._loader._iterator)
@@ -267,7 +271,7 @@ def test_a_broken_image_stops_the_loader_with_one_line(files, workers):
     (files.train.root / "5.jpg").write_bytes(b"no image")
     message = ""
     try:  # not pytest.raises, which would keep the workers of the failed loader for the garbage collector
-        list(training_loader(files, 4, image_size=16, workers=workers).epoch(0))
+        list(training_loader(replace(files, input_size=16), 4, workers=workers).epoch(0))
     except DataError as error:
         message = str(error)
     assert message.startswith(f"{files.train.root}/5.jpg is no readable image: ")
@@ -278,12 +282,12 @@ def test_crops_differ_between_epochs_and_positions_but_not_between_runs(tmp_path
     y, x = np.mgrid[0:90, 0:90]
     Image.fromarray(np.stack([x * 2, y * 2, x + y], axis=-1).astype(np.uint8)).save(tmp_path / "a.png")
     images = ImageFiles(tmp_path, ["a.png"], [0])
-    dataset = ImageDataset(name="x", classes=("a",), train=images, test=images)
+    dataset = ImageDataset(name="x", classes=("a",), train=images, test=images, input_size=8)
     order = lambda epoch: np.zeros(4, dtype=np.int64)  # noqa: E731
-    first, again = (list(training_loader(dataset, 4, order=order, image_size=8, workers=0).epoch(0)) for _ in range(2))
+    first, again = (list(training_loader(dataset, 4, order=order, workers=0).epoch(0)) for _ in range(2))
     assert torch.equal(first[0].images, again[0].images)
     assert not torch.equal(first[0].images[0], first[0].images[1])
-    other = next(training_loader(dataset, 4, order=order, image_size=8, workers=0).epoch(1))
+    other = next(training_loader(dataset, 4, order=order, workers=0).epoch(1))
     assert not torch.equal(first[0].images, other.images)
 
 

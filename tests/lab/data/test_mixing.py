@@ -1,5 +1,7 @@
 """Mixed batches: the same λ and box for the label as for the image, and all of it from seed, epoch and batch."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -146,8 +148,8 @@ def test_processes_have_the_same_lambda_and_mix_within_their_parts(options):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_image_files_are_mixed_alike_with_any_number_of_workers(files, workers):  # noqa: F811
-    loader = training_loader(files, 4, seed=2, image_size=16, workers=workers, mixup=0.4, cutmix=1.0)
-    plain = training_loader(files, 4, seed=2, image_size=16, workers=0)
+    loader = training_loader(replace(files, input_size=16), 4, seed=2, workers=workers, mixup=0.4, cutmix=1.0)
+    plain = training_loader(replace(files, input_size=16), 4, seed=2, workers=0)
     mixing = Mixing(0.4, 1.0, classes=2, seed=2)
     for number, (one, other) in enumerate(zip(loader.epoch(1, start=1), plain.epoch(1, start=1), strict=True), start=1):
         images, labels = mixing(other.images, other.labels, 1, number)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -11,14 +12,26 @@ import pytest
 import torch
 
 from longtail.lab.config import ConfigError, RunOptions
-from longtail.lab.data.views import content_digests
+from longtail.lab.data.file_cache import content_digests
 from longtail.lab.experiments import ExecutorOptions, prepare, run_sweep
 from longtail.lab.experiments.ray_executor import RayExecutor, _too_large
 from longtail.lab.models.features import clear_features
 from longtail.lab.recipes import retrained
 from longtail.lab.training import RunFolder, frozen, open_data, train
 from longtail.lab.training.frozen import FrozenBackbone
-from tests.lab.experiments.sweeps import epochs_done, freeze, small, starts, thaw, trained_here, wait_for, weights
+from tests.lab.experiments.sweeps import (
+    command,
+    end,
+    epochs_done,
+    family,
+    freeze,
+    small,
+    starts,
+    thaw,
+    trained_here,
+    wait_for,
+    weights,
+)
 
 # Ray leaves sockets and processes to the end of the interpreter.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -128,6 +141,23 @@ def test_a_run_larger_than_every_node_does_not_wait_for_ever(tmp_path):
             run_sweep(CONFIGS, RunOptions(runs=tmp_path), where)
     finally:
         cluster.shutdown()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_ray_starts_ends_all_of_it_at_once(tmp_path, number):
+    process = command("sweep", "small", "--dataset", "cifar10", "--executor", "ray", folder=tmp_path)
+    wait_for(lambda: any(is_of_ray(pid) for pid in family(process)))
+    process.send_signal(number)
+    began = time.monotonic()
+    assert end(process) == (130, "", "interrupted\n")
+    assert time.monotonic() - began < 10.0
+    wait_for(lambda: not family(process), 10.0)
+
+
+def is_of_ray(pid):
+    with contextlib.suppress(OSError):
+        return b"ray/core/src" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1"])

@@ -1,12 +1,15 @@
 """Progress of many runs: an ETA in a terminal, and a line at least every minute without one."""
 
+import time
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from longtail.lab.experiments import progress
 from longtail.lab.experiments.progress import Progress
+from longtail.lab.training import RunFolder
 
 
 @pytest.fixture
@@ -16,13 +19,63 @@ def clock(monkeypatch):
     return now
 
 
+def unknown(runs):
+    """Runs that have not said how far they are."""
+    return [RunFolder(Path("nowhere"))] * runs
+
+
+def under_way(folder, share, seconds):
+    folder.mkdir()
+    run = RunFolder(folder)
+    run.write_progress(share, seconds)
+    return run
+
+
+def test_the_first_runs_say_at_once_how_long_all_take(tmp_path, clock):
+    file = StringIO()
+    with Progress(Console(file=file, width=200), total=6) as shown:
+        shown.show(unknown(2), 0, 2)
+        runs = [under_way(tmp_path / "a", 0.0, 30.0), under_way(tmp_path / "b", 0.5, 20.0)]
+        shown.show(runs, 0, 2)  # 30 s and 40 s a run: 50 s that are left of two, and 4 × 35 s, two at a time
+        shown.show(runs, 0, 2)
+        clock[0] = 61
+        runs[0].write_progress(0.5, 60.0)
+        shown.finished(10.0)
+        shown.show([runs[0]], 0, 2)
+        shown.skip(4)
+        clock[0] = 122
+        shown.show([runs[0]], 0, 2)  # alone, it takes as long as it takes
+    assert file.getvalue().splitlines() == [
+        "0/6 runs done, 2 running, 1 min 35 s left",
+        "1/6 runs done, 1 running, 1 min 0 s left",
+        "1/2 runs done, 1 running, 1 min 0 s left",
+    ]
+
+
+def test_a_bar_moves_within_a_run(tmp_path):
+    file = StringIO()
+    console = Console(file=file, width=200, force_terminal=True, color_system=None, _environ={})
+    with Progress(console, total=2) as shown:
+        shown.show([under_way(tmp_path / "a", 0.25, 30.0)], 0, 1)
+        assert shown.bar.tasks[0].completed == 0.25
+    assert "0/2 1 running, 1 min 10 s left" in file.getvalue()
+
+
+def test_what_a_run_said_before_it_was_killed_counts_for_nothing(tmp_path):
+    run = under_way(tmp_path / "a", 0.5, 20.0)
+    assert run.progress(since=0.0) == (0.5, 20.0)
+    assert run.progress(since=time.time() + 60.0) is None
+    run.progress_file.write_text("[0.5")
+    assert run.progress(since=0.0) is None
+
+
 def test_without_a_terminal_there_is_a_line_every_minute(clock):
     file = StringIO()
     with Progress(Console(file=file, width=200), total=10) as shown:
         shown.expect(40.0)
         for seconds in (30, 61, 90, 125):
             clock[0] = seconds
-            shown.show(2, 0, 2)
+            shown.show(unknown(2), 0, 2)
             if seconds == 90:
                 shown.finished(20.0)
                 shown.skip(3)

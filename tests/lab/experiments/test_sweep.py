@@ -14,7 +14,7 @@ from rich.console import Console
 
 from longtail.lab.config import ConfigError, DataConfig, RunOptions
 from longtail.lab.data import SubsetOptions
-from longtail.lab.experiments import ExecutorOptions, executors, run_sweep
+from longtail.lab.experiments import ExecutorOptions, executors, run_sweep, runs
 from longtail.lab.experiments.executors import LocalExecutor
 from longtail.lab.experiments.task import Outcome
 from longtail.lab.files import write_atomically
@@ -197,7 +197,7 @@ class Busy:
 
 
 def test_plain_output_says_once_that_a_run_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(sweep, "make_executor", lambda where, options: Busy(options.runs))
     said = io.StringIO()
     run_sweep(CONFIGS[:2], RunOptions(runs=tmp_path), console=Console(file=said, width=200))

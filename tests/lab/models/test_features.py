@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 from longtail.lab.data import DataError, ImageDataset, ImageFiles, InMemoryImages, open_dataset
-from longtail.lab.data.views import RACY_NANOSECONDS, ImageViews, content_digests
+from longtail.lab.data.file_cache import RACY_NANOSECONDS, content_digests
+from longtail.lab.data.views import ImageViews
 from longtail.lab.files import cache_folder
 from longtail.lab.models import build_model, input_spec, pooled_features
 from longtail.lab.models.features import (
@@ -133,6 +134,15 @@ def test_a_file_that_is_gone_is_named(tmp_path):
     dataset = photographs(tmp_path / "photos")
     dataset.train.path(3).unlink()
     with pytest.raises(DataError, match=r"0/3\.png is no readable image: No such file"):
+        content_digests(dataset.train)
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
+    dataset = photographs(tmp_path / "photos")
+    path = dataset.train.path(3)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match=r"0/3\.png is no readable image: not a regular file"):
         content_digests(dataset.train)
 
 

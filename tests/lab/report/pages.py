@@ -10,6 +10,18 @@ from tests.lab.experiments.test_results import FOCAL, PLAIN, PLAIN_FOCAL, run_of
 EVIL = "<script>document.title='run'</script>"
 NAMES = [EVIL, 'O"Neill & sons', "it's", "</script><b>", "été", "a, b", "{{ 7*7 }}", "plain", "x" * 80, "__proto__"]
 COUNTS = [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+"""Of Chromium, which then shows no window and asks nothing of the network."""
 LOSSES = (PLAIN, LossConfig(beta=0.9), LossConfig(beta=0.999), PLAIN_FOCAL, FOCAL)
 
 

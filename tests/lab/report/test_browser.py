@@ -10,21 +10,9 @@ import pytest
 from longtail import class_weights, effective_number
 from longtail.lab.report.page import write_page
 from longtail.lab.training.metrics import wilson_interval
-from tests.lab.report.pages import COUNTS, EVIL, NAMES, write_runs
+from tests.lab.report.pages import COUNTS, EVIL, FLAGS, NAMES, write_runs
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="NO BROWSER TESTS of the page: pip install selenium")
-
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
 
 
 @pytest.fixture(scope="module")

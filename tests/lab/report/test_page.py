@@ -1,5 +1,6 @@
 """The page as text: what it tells, that it is whole, and that no name in it becomes markup."""
 
+import html
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from longtail.lab.cli.results import results_command
 from longtail.lab.config import ConfigError, LossConfig
 from longtail.lab.experiments import load_results
 from longtail.lab.recipes import retrained
-from longtail.lab.report.compare import Method, difference, find_methods, find_verdict
+from longtail.lab.report.compare import Method, Step, difference, find_methods, find_verdict
 from longtail.lab.report.content import find_groups, overview, searches
 from longtail.lab.report.page import make_page, write_page
 from longtail.lab.report.tables import setting_table
@@ -89,6 +90,7 @@ def page(text):
 def test_the_page_is_one_small_file_that_names_no_other(text, page):
     assert len(text.encode()) < 1.5e6
     links = [value for _, attributes, _ in page.elements for key, value in attributes.items() if key in ("src", "href")]
+    assert links
     assert all(link.startswith(("#", "data:")) for link in links)
     (policy,) = [meta["content"] for meta, _ in page.all("meta") if meta.get("http-equiv")]
     assert policy.startswith("default-src 'none';")
@@ -221,6 +223,7 @@ def write_compared(folder, seeds=2):
             values = {"recall": recall, "balanced_accuracy": sum(recall) / 3, "confusion": confusion}
             path = write_run(folder, run_of(loss, seed), **values, mistakes=[[3, 1, 0, 0.9]])
             write_data(path, "abc", [500, 20, 20])
+            (path / "model.safetensors").touch()
             found.append(path)
     return found
 
@@ -245,10 +248,7 @@ def test_the_verdict_names_the_best_and_how_sure_it_is(tmp_path):
     assert verdict.gains == ["b (20 training images): 25.0% → 87.5%"]
     assert verdict.losses == []
     assert verdict.warnings == ["1 class has fewer than 10 test images, such as b (8): see their intervals."]
-    assert [commands[0].split()[:2] for _, commands in verdict.next_steps] == [
-        ["longtail", "adjust"],
-        ["longtail", "tune"],
-    ]
+    assert [steps[0].action for _, steps in verdict.next_steps] == ["adjust", "tune"]
 
 
 def test_one_seed_is_thin_evidence_and_more_seeds_are_the_next_step(tmp_path):
@@ -256,7 +256,7 @@ def test_one_seed_is_thin_evidence_and_more_seeds_are_the_next_step(tmp_path):
     group, methods = methods_of(tmp_path)
     verdict = find_verdict(group, methods, tmp_path)
     assert verdict.warnings[0] == "All methods have one seed only: another seed can change their order."
-    assert verdict.next_steps[0][1][0] == f"longtail train --config {path} --seed 1 --runs {tmp_path}"
+    assert verdict.next_steps[0][1][0] == Step("train", path, {"seed": 1}, tmp_path)
     assert len(verdict.next_steps[0][1]) == 4
 
 
@@ -282,7 +282,7 @@ def test_candidates_of_a_search_are_listed(tmp_path):
     (tmp_path / "tune" / "damaged" / "result.json").write_text("{")
     ((name, table),) = searches(tmp_path)
     assert name == "digits"
-    assert [cell.text for cell in table.lines[0].cells] == ["focal", "pruned", "2", "55.0"]
+    assert [cell.text for cell in table.rows[0]] == ["focal", "pruned", "2", "55.0"]
 
 
 def test_of_thousands_of_classes_the_page_stays_small(tmp_path):
@@ -460,12 +460,12 @@ def test_when_an_adjusted_head_is_best_its_other_seeds_are_the_next_step(tmp_pat
     run.write_adjustment("tau_norm_0.5", {"method": "tau_norm", "tau": 0.5, "final": final})
     best = Method("softmax, τ-norm τ 0.5", plain.runs[:1], {0: 1.0}, adjustment="tau_norm_0.5")
     verdict = find_verdict(group, [plain, balanced, best], tmp_path)
-    commands = [f"longtail adjust {tmp_path / other} --method tau_norm --tau 0.5" for other in plain.runs[1:]]
-    assert verdict.next_steps[0] == ("Adjust the other seeds, too:", commands)
+    steps = [Step("adjust", tmp_path / other, {"method": "tau_norm", "tau": 0.5}) for other in plain.runs[1:]]
+    assert verdict.next_steps[0] == ("Adjust the other seeds, too:", steps)
     done = replace(best, runs=plain.runs)
     (tmp_path / "tune").mkdir()
     assert find_verdict(group, [plain, balanced, done], tmp_path).next_steps == [
-        ("Look at each class of the best run:", [f"longtail evaluate {run.path} --adjustment tau_norm_0.5"])
+        ("Look at each class of the best run:", [Step("evaluate", run.path, {"adjustment": "tau_norm_0.5"})])
     ]
 
 
@@ -479,3 +479,51 @@ def test_mistakes_are_those_of_the_first_seed_that_has_any(tmp_path):
     first.write_text(json.dumps(content))
     _, (plain, _) = methods_of(tmp_path)
     assert (plain.mistaken, plain.mistakes) == (plain.runs[1], [[3, 1, 0, 0.9]])
+
+
+def test_methods_without_a_confusion_matrix_know_the_test_images_from_the_others(tmp_path):
+    path, _ = write_compared(tmp_path, seeds=1)
+    content = json.loads((path / "result.json").read_text())
+    del content["final"]["confusion"]
+    (path / "result.json").write_text(json.dumps(content))
+    group, (plain, balanced) = methods_of(tmp_path)
+    assert (plain.tested, plain.predicted) == (balanced.tested, [])
+    assert "95% interval" in find_verdict(group, [plain, balanced], tmp_path).summary[1]
+
+
+def test_without_intervals_only_more_seeds_will_tell(tmp_path):
+    write_runs(tmp_path, seeds=1)
+    group, methods = methods_of(tmp_path)
+    assert find_verdict(group, methods, tmp_path).summary[1].endswith("(one seed, no interval): more seeds will tell.")
+
+
+def test_records_without_weights_are_not_to_be_adjusted(tmp_path):
+    for path in write_compared(tmp_path, seeds=3):
+        (path / "model.safetensors").unlink()
+    group, methods = methods_of(tmp_path)
+    steps = find_verdict(group, methods, tmp_path).next_steps
+    assert [actions[0].action for _, actions in steps] == ["tune"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "changes"),
+    [
+        (PLAIN, {"loss.name": "logit_adjusted"}),
+        (LossConfig(name="logit_adjusted"), {"loss.name": "softmax"}),
+        (FOCAL, {"loss.name": "logit_adjusted", "loss.weighting": "uniform", "loss.beta": None}),
+    ],
+)
+def test_one_method_is_to_be_compared_with_one_that_corrects_for_the_prior_once(tmp_path, loss, changes):
+    path = write_run(tmp_path, run_of(loss))
+    write_data(path)
+    group, methods = methods_of(tmp_path)
+    steps = find_verdict(group, methods, tmp_path).next_steps
+    assert steps[0] == ("Compare it with another loss:", [Step("train", path, changes, tmp_path)])
+
+
+def test_the_page_shows_what_to_do_next_as_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, _ = write_compared(tmp_path / "runs", seeds=1)
+    tyro.cli(report_command, args=["runs"], config=(DisallowNone,))
+    shown = html.unescape((tmp_path / "report.html").read_text())
+    assert f"longtail train --config runs/{path.name} --seed 1 --runs runs\n" in shown

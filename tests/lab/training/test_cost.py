@@ -21,7 +21,7 @@ CONFIG = RunConfig()
 
 def measured(network, images, config=CONFIG):
     criterion = nn.CrossEntropyLoss(reduction="sum")
-    return measure_cost(config, make_fabric("32-true", "cpu", 1), network, criterion, images)
+    return measure_cost(config, make_fabric(RunConfig(), "cpu", 1), network, criterion, images)
 
 
 def test_memory_is_what_forward_keeps_for_backward():

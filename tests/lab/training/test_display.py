@@ -32,6 +32,17 @@ def test_a_long_epoch_has_a_line_every_minute(monkeypatch):
     ]
 
 
+def test_a_long_test_has_a_line_every_minute(monkeypatch):
+    now, file = [0.0], StringIO()
+    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    console = Console(file=file, width=200)
+    bar = Display(None, console, epochs=1, steps=1, start=SimpleNamespace(epoch=0, step=0))
+    for seconds in (0.0, 30.0, 61.0, 90.0, 130.0):
+        now[0] = seconds
+        bar.testing(round(100 * seconds))
+    assert file.getvalue().splitlines() == ["testing: 6,100 images done", "testing: 13,000 images done"]
+
+
 def test_a_short_epoch_has_none(monkeypatch):
     assert shown(monkeypatch, 60.0, clock=1.0, steps=10) == []
 
@@ -75,3 +86,14 @@ def test_an_interrupted_training_leaves_no_curve():
         bar.lines = [{"epoch": 1, "train_loss": 2.0}, {"epoch": 2, "train_loss": 1.0}]
         raise KeyboardInterrupt
     assert "training loss" not in file.getvalue()
+
+
+def test_those_who_wait_are_told_every_second_how_far_it_is(monkeypatch):
+    now, told = [0.0], []
+    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    start = SimpleNamespace(epoch=1, step=0)
+    bar = Display(None, None, epochs=2, steps=10, start=start, report=lambda *progress: told.append(progress))
+    for step in range(1, 10):
+        now[0] += 0.5
+        bar.step(SimpleNamespace(epoch=1, step=step))
+    assert told == [(0.6, 4.0), (0.7, 3.0), (0.8, 2.0), (0.9, 1.0)]

@@ -153,9 +153,31 @@ def test_images_that_are_scaled_up_are_noted(tmp_path, capsys, weights):
     photos = draw_photos(tmp_path / "photos", size=20)
     words = ["train", "--data", photos, "--model", NAME, "--pretrained", weights, "--epochs", 1]
     _, error, _ = run(capsys, *words, "--image-size", 32, "--runs", tmp_path / "runs")
-    assert "images of 20 pixels are scaled up to the network's 32\n" in error
+    assert "images of 20 pixels are enlarged to the network's 32\n" in error
     _, error, _ = run(capsys, *words, "--image-size", 16, "--runs", tmp_path / "runs")
-    assert "scaled up" not in error
+    assert "enlarged" not in error
+
+
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_images_smaller_than_the_input_are_not_enlarged_unasked(tmp_path, capsys, command):
+    photos = draw_photos(tmp_path / "photos", size=20)
+    words = [command, "--data", photos, "--epochs", 1, "--runs", tmp_path / "runs"]
+    _, error, code = run(capsys, *words)
+    assert code == 2
+    assert error.splitlines()[-1] == (
+        "error: photos: images of 20 pixels are smaller than the network's input of 224: "
+        "--image-size 20 trains at their size, --image-size 224 enlarges them"
+    )
+    _, error, code = run(capsys, *words, "--model", "resnet8")
+    assert code == 2
+    assert "--image-size 20 trains at their size" in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_images_in_memory_are_enlarged_without_a_question(tmp_path, capsys, weights):
+    words = ["train", "--data", "digits", "--imbalance", 50, "--model", NAME, "--pretrained", weights, "--epochs", 1]
+    _, _, code = run(capsys, *words, "--runs", tmp_path / "runs", "--dry-run")
+    assert code == 0
 
 
 def test_fine_tuning_is_suggested_where_the_head_does_not_fit(tmp_path, capsys, monkeypatch):

@@ -1,9 +1,12 @@
 """Heads on the features of a frozen backbone: real weights, the same bits, nothing lost, errors of one line."""
 
 import io
+import multiprocessing
 import os
 import shutil
 import signal
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunOptions, with_fields
 from longtail.lab.data import evaluation_loader, open_dataset
-from longtail.lab.data.views import content_digests
+from longtail.lab.data.file_cache import content_digests
 from longtail.lab.models import build_model, classifier, features
 from longtail.lab.models.features import cached_features, clear_features
 from longtail.lab.recipes import linear_probe, retrained
@@ -23,6 +26,7 @@ from longtail.lab.training import (
     Interrupted,
     RunFolder,
     adjust_run,
+    display,
     evaluate_run,
     frozen,
     load_run,
@@ -200,8 +204,8 @@ def test_an_interrupt_keeps_the_features_that_were_computed(photos, tmp_path, mo
     monkeypatch.setattr(features, "SHARD_SIZE", 32)
     counts, real, shown = counted(monkeypatch), frozen.FeatureProgress.show, []
 
-    def interrupting(progress, done):
-        real(progress, done)
+    def interrupting(progress, done, before=0):
+        real(progress, done, before)
         shown.append(done)
         if len(shown) == 2:
             os.kill(os.getpid(), signal.SIGINT)
@@ -217,9 +221,28 @@ def test_an_interrupt_keeps_the_features_that_were_computed(photos, tmp_path, mo
     assert counts == [64, 16]
 
 
+def test_an_interrupt_does_not_wait_for_a_slow_batch(photos, tmp_path, monkeypatch):
+    real = features.pooled_features
+
+    def slow(network, images):
+        found = real(network, images)
+        time.sleep(0 if len(images) < 32 else 60)
+        return found
+
+    monkeypatch.setattr(features, "pooled_features", slow)
+    threading.Timer(3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    with pytest.raises(Interrupted, match="with the features of 0 of 80 images computed"):
+        train(probe(photos), RunOptions(runs=tmp_path / "runs", workers=2))
+    assert time.monotonic() - began < 8
+    for worker in multiprocessing.active_children():
+        worker.join(5)
+    assert not multiprocessing.active_children()
+
+
 def test_progress_is_told_in_lines(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(frozen, "SETTLED_SECONDS", 0.0)
-    monkeypatch.setattr(frozen, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(display, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(display, "LINE_SECONDS", 0.0)
     output = io.StringIO()
     train(probe(photos, epochs=1), RunOptions(runs=tmp_path), Console(file=output, width=200))
     assert "computing the features of 80 images with tf_efficientnet_lite0, once: about" in output.getvalue()

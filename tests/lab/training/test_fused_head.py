@@ -84,7 +84,7 @@ def test_the_estimated_memory_is_without_the_logits():
     network, images, fabric = (
         build_model("resnet8", 20_000),
         torch.zeros(2, 3, 32, 32),
-        make_fabric("32-true", "cpu", 1),
+        make_fabric(RunConfig(), "cpu", 1),
     )
     held, fused = (
         measure_cost(RunConfig(fused_head=fused), fabric, network, SoftmaxCrossEntropy(), images).image_bytes

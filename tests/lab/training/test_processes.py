@@ -113,10 +113,11 @@ GATHERING = """
 import json, sys
 import numpy as np, torch
 from functools import partial
+from longtail.lab.config import RunConfig
 from longtail.lab.training.metrics import ClassifierMetrics
 from longtail.lab.training.processes import gathered, make_fabric, total
 
-fabric = make_fabric("32-true", "cpu")
+fabric = make_fabric(RunConfig(), "cpu")
 generator = torch.Generator().manual_seed(0)
 labels, logits = torch.randint(0, 5, (31,), generator=generator), torch.randn(31, 5, generator=generator)
 metrics = ClassifierMetrics(np.array([9, 8, 7, 6, 5]), "softmax")
@@ -166,9 +167,10 @@ from torch import distributed
 
 atexit.register(lambda: print("in " if distributed.is_initialized() else "left ", end=""))
 
+from longtail.lab.config import RunConfig
 from longtail.lab.training.processes import make_fabric
 
-make_fabric("32-true", "cpu").barrier()
+make_fabric(RunConfig(), "cpu").barrier()
 """
 
 
@@ -189,5 +191,5 @@ def test_processes_leave_their_group_before_python_ends(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
 def test_an_accelerator_that_is_not_there_is_one_line():
     with pytest.raises(ConfigError, match="accelerator cuda cannot be used") as error:
-        make_fabric("32-true", "cuda")
+        make_fabric(RunConfig(), "cuda")
     assert "\n" not in str(error.value)

@@ -80,8 +80,8 @@ def test_an_interrupted_run_keeps_the_same_epoch_bit_for_bit(best, tmp_path):
 def test_the_epoch_is_chosen_by_balanced_accuracy_and_not_by_error(tmp_path, monkeypatch):
     scores, evaluate = iter([(0.2, 10.0), (0.9, 50.0), (0.3, 5.0)]), loop.evaluate_network
 
-    def scripted(fabric, network, loader, metrics):
-        found = evaluate(fabric, network, loader, metrics)
+    def scripted(fabric, network, loader, *others):
+        found = evaluate(fabric, network, loader, *others)
         if sum(len(batch.labels) for batch in loader.epoch(0)) == 500:
             return found  # the test images
         return found | dict(zip(("balanced_accuracy", "error"), next(scores), strict=True))

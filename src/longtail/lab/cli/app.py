@@ -5,17 +5,23 @@ The parser is imported late, too: ``longtail --help`` works without the extra ``
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
+import inspect
+import re
+import shutil
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 from longtail._checks import check_choice
+from longtail.lab.cli.plain import print_line
 
 if TYPE_CHECKING:
     from tyro.extras import SubcommandApp
 
-__all__ = ["COMMANDS", "make_app", "run"]
+__all__ = ["COMMANDS", "as_parsed", "commands_of", "make_app", "parser_options", "run"]
 
 
 class Command(NamedTuple):
@@ -48,11 +54,11 @@ def run(arguments: Sequence[str]) -> None:
     """Run the command that the first argument names."""
     name, rest = arguments[0], list(arguments[1:])
     check_choice("command", name, tuple(COMMANDS))
-    called = _load(name)
+    called = commands_of(name)
     if not isinstance(called, Mapping):
         _call(called, f"longtail {name}", rest)
     elif {"-h", "--help"} & set(rest[:1]):
-        _group(called).cli(prog=f"longtail {name}", description=COMMANDS[name].about, args=rest, config=_config())
+        _group(called).cli(prog=f"longtail {name}", description=COMMANDS[name].about, args=rest)
     elif rest:
         check_choice(f"{name} command", rest[0], tuple(called))
         _call(called[rest[0]], f"longtail {name} {rest[0]}", rest[1:])
@@ -66,12 +72,18 @@ def make_app() -> SubcommandApp:
 
     app = SubcommandApp()
     for name, command in COMMANDS.items():
-        called = _load(name)
+        called = commands_of(name)
         if isinstance(called, Mapping):
             app.command(_group(called), name=name, help=command.about)
         else:
             app.command(name=name)(called)
     return app
+
+
+def commands_of(name: str) -> Callable[..., Any] | Mapping[str, Callable[..., Any]]:
+    """The command, or, by their names, the commands that it has."""
+    command = COMMANDS[name]
+    return getattr(importlib.import_module(f"longtail.lab.cli.{command.module}"), command.name)  # type: ignore[no-any-return]
 
 
 def _group(commands: Mapping[str, Callable[..., Any]]) -> SubcommandApp:
@@ -83,24 +95,71 @@ def _group(commands: Mapping[str, Callable[..., Any]]) -> SubcommandApp:
     return app
 
 
-def _config() -> tuple[Any, ...]:
-    from tyro.conf import DisallowNone
-
-    return (DisallowNone,)
-
-
-def _load(name: str) -> Callable[..., Any] | Mapping[str, Callable[..., Any]]:
-    """The command, or, by their names, the commands that it has."""
-    command = COMMANDS[name]
-    return getattr(importlib.import_module(f"longtail.lab.cli.{command.module}"), command.name)  # type: ignore[no-any-return]
-
-
 def _call(command: Callable[..., Any], prog: str, arguments: Sequence[str]) -> None:
     """Parse the arguments, then run the command: its own errors are not the parser's."""
     import tyro
+
+    if {"-h", "--help"} & set(arguments):
+        for line in _described(inspect.getdoc(command) or "", shutil.get_terminal_size().columns):
+            print_line(line)
+    tyro.cli(as_parsed(command), prog=prog, description="", args=arguments, **parser_options())()
+
+
+def _described(text: str, width: int) -> list[str]:
+    """What a command is for, in lines that fit; its example can be copied."""
+    described = []
+    for paragraph in text.split("\n\n"):
+        lines = textwrap.wrap(paragraph, width - 2, break_on_hyphens=False)
+        if paragraph.startswith("Example: "):  # broken before flags only: quoted values have blanks
+            lines = textwrap.wrap(re.sub(" (?!--)", "\xa0", paragraph), width - 2, break_on_hyphens=False)
+            lines = " \\\n    ".join(lines).replace("\xa0", " ").split("\n")
+        described += [*lines, ""]
+    return described
+
+
+def as_parsed(command: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
+    """A function with the flags of a command, which returns the command with their values."""
 
     @functools.wraps(command)
     def parsed(*values: Any, **flags: Any) -> Callable[[], Any]:
         return functools.partial(command, *values, **flags)
 
-    tyro.cli(parsed, prog=prog, args=arguments, config=_config())()
+    hints = get_type_hints(command, include_extras=True)
+    del parsed.__wrapped__  # whose types tyro would take
+    parsed.__signature__ = inspect.signature(command)  # type: ignore[attr-defined]
+    parsed.__annotations__ = {name: _with_default_shown(kind) for name, kind in hints.items()}
+    return parsed
+
+
+def parser_options() -> dict[str, Any]:
+    """How all commands are parsed, and their help is written."""
+    from tyro.conf import DisallowNone
+    from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
+
+    registry, inner = ConstructorRegistry(), False
+
+    @registry.struct_rule
+    def group(info: StructTypeInfo) -> StructConstructorSpec | None:
+        """As tyro reads it, with other words for defaults."""
+        nonlocal inner
+        if inner:
+            return None
+        inner = True
+        spec = registry.get_struct_spec(info)
+        inner = False
+        if not isinstance(spec, StructConstructorSpec):
+            return None
+        fields = [dataclasses.replace(each, type=_with_default_shown(each.type)) for each in spec.fields]
+        return dataclasses.replace(spec, fields=tuple(fields))
+
+    return {"config": (DisallowNone,), "registry": registry}
+
+
+def _with_default_shown(kind: Any) -> Any:
+    """The type of a flag whose help says what its default is, if it has one that says anything."""
+    from tyro.conf import arg
+
+    def shown(default: str) -> str:
+        return "" if default in ("None", "False", "") else f"(default: {'on' if default == 'True' else default})"
+
+    return Annotated[kind, arg(help_behavior_hint=shown)]

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from tyro.conf import FlagCreatePairsOff, UseAppendAction, arg
 
 from longtail._checks import check_choice
+from longtail.lab.cli.output import DataDir
 from longtail.lab.config import (
     ConfigError,
     LossConfig,
@@ -26,7 +27,7 @@ from longtail.lab.config import (
 )
 from longtail.lab.models import IMAGENET
 from longtail.lab.recipes import RECIPES, configure
-from longtail.losses import DEFAULT_BETA
+from longtail.losses import DEFAULT_BETA, LOSS_ALIASES, LOSSES
 
 __all__ = [
     "AsJson",
@@ -38,6 +39,7 @@ __all__ = [
     "ShowConfig",
     "Switch",
     "command_for",
+    "command_from",
     "flag",
     "in_flags",
     "read_config",
@@ -49,8 +51,8 @@ Switch = FlagCreatePairsOff[bool]
 
 
 def flag(help_text: str, **options: Any) -> Any:
-    """A flag whose default is said in its help, if it has one."""
-    return arg(help=help_text, help_behavior_hint="", **options)
+    """What the help says of a flag."""
+    return arg(help=help_text, **options)
 
 
 AsJson = Annotated[Switch, flag("Print JSON.", name="json")]
@@ -63,7 +65,7 @@ Set = Annotated[
         metavar="FIELD=VALUE",
     ),
 ]
-Runs = Annotated[Path, flag("Folder of the run folders; runs by default.", metavar="DIR")]
+Runs = Annotated[Path, flag("Folder of the run folders.", metavar="DIR")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,7 @@ class SetupArguments:
     schedule: Annotated[str | None, flag("Learning-rate schedule: step or cosine.", metavar="NAME")] = None
     seed: Annotated[int | None, flag("Seed of initial weights, image order and augmentation.")] = None
     keep: Annotated[
-        str | None, flag("Epoch to keep: the last, or the best on validation images.", metavar="last|best")
+        str | None, flag("Epoch to keep: the last, or the best on validation data.", metavar="last|best")
     ] = None
     config: Annotated[
         str | None,
@@ -121,10 +123,7 @@ class SetupArguments:
 class LossArguments:
     """The loss; --loss alone is plain, --beta makes it class-balanced."""
 
-    loss: Annotated[
-        str | None,
-        flag("softmax, sigmoid, focal, softmax_focal, logit_adjusted, ldam or asymmetric.", metavar="NAME"),
-    ] = None
+    loss: Annotated[str | None, flag(f"{', '.join((*LOSSES, *LOSS_ALIASES))}.", metavar="NAME")] = None
     beta: Annotated[float | None, flag("β of the class-balanced loss, from 0 (plain) to 1 (inverse frequency).")] = None
     class_balanced: Annotated[Switch, flag(f"Short for --beta {DEFAULT_BETA:g}.")] = False
     gamma: Annotated[float | None, flag("γ of the focal losses; 0.5 by default.")] = None
@@ -138,11 +137,9 @@ class RunningArguments:
     """Where and how to run; results do not depend on it."""
 
     runs: Runs = RunOptions.runs
-    data_dir: Annotated[Path | None, flag("Folder of the named data sets; default $LONGTAIL_DATA.", metavar="DIR")] = (
-        None
-    )
+    data_dir: DataDir = None
     accelerator: Annotated[str, flag("cpu, cuda, mps or auto.", metavar="NAME")] = RunOptions.accelerator
-    workers: Annotated[int | None, flag("Loader processes; one per core, up to 8, by default.")] = None
+    workers: Annotated[int | None, flag("Loader processes; by default one per core, up to 8.")] = None
 
 
 OTHER_NAMES = {"pretrained": "weights"}
@@ -303,6 +300,22 @@ def command_for(config: RunConfig, options: RunOptions = RunOptions()) -> str:
         if (value := getattr(options, item.name)) != item.default:
             words += ["--runs", str(value)] if item.name == "runs" else ["--set", f"{item.name}={_text(value)}"]
     return shlex.join(words)
+
+
+def command_from(action: str, run: Path, changes: Mapping[str, Any], runs: Path | None = None) -> str:
+    """The command for a run: to train or tune with its configuration, some fields changed, or adjust or evaluate it.
+
+    Example:
+        >>> command_from("train", Path("runs/a"), {"loss.name": "focal", "loss.beta": None}, Path("runs"))
+        'longtail train --config runs/a --loss focal --set loss.beta=null --runs runs'
+        >>> command_from("adjust", Path("runs/a"), {"method": "tau_norm", "tau": 0.5})
+        'longtail adjust runs/a --method tau_norm --tau 0.5'
+    """
+    words = ["longtail", action, *(["--config"] if action in ("train", "tune") else []), str(run)]
+    for name, value in changes.items():
+        known = _flags().get(tuple(name.split("."))) if action in ("train", "tune") else f"--{name}"
+        words += ["--set", f"{name}={_text(value)}"] if known is None or value is None else [known, shortest(value)]
+    return shlex.join([*words, *([] if runs is None else ["--runs", str(runs)])])
 
 
 def _changed(config: RunConfig, usual: RunConfig, names: Sequence[str]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Classes(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsOptions:
-    """Show the effective number and the weight of each class.
+    """Counts or labels of the classes, and how classes are weighted.
 
     Args:
         counts: Images of each class, separated by commas, or a CSV file with a class and its count per row.
@@ -86,7 +86,7 @@ def weights_without_lab(arguments: Sequence[str]) -> None:
     about = "Without --counts or --labels, labels are read from standard input. --data NAME requires longtail[lab]."
     parser = argparse.ArgumentParser(
         "longtail weights",
-        description=f"{str(WeightsOptions.__doc__).splitlines()[0]} {about}",
+        description=f"Show the effective number and the weight of each class. {about}",
         epilog="Example: longtail weights --counts 5000,2997,1796 --beta 0.999",
     )
     kinds, about_flag = get_type_hints(WeightsOptions), arguments_of(WeightsOptions.__doc__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from longtail._checks import check_choice, check_in_unit_interval
-from longtail.lab.cli.arguments import AsJson
+from longtail.lab.cli.arguments import AsJson, Switch
 from longtail.lab.cli.output import console, progress
 from longtail.lab.cli.plain import print_json, whole_numbers
 from longtail.lab.config import ConfigError, config_errors, shortest
@@ -36,10 +36,10 @@ def figures_command(
         tuple[float, ...], arg(help="β of class_balanced_term, effective_numbers and, one of them, scheme_weights.")
     ] = (),
     baseline: Annotated[
-        str | None, arg(metavar="METHOD", help="Method to compare with; the plain loss by default.")
+        str | None, arg(metavar="METHOD", help="Method to compare with; by default the plain loss.")
     ] = None,
     candidate: Annotated[
-        str | None, arg(metavar="METHOD", help="Method to compare; the best by balanced accuracy by default.")
+        str | None, arg(metavar="METHOD", help="Method to compare; by default the one of best balanced accuracy.")
     ] = None,
     only: Annotated[
         tuple[str, ...],
@@ -48,7 +48,7 @@ def figures_command(
         ),
     ] = (),
     formats: Annotated[tuple[str, ...], arg(help="svg, pdf, png or html.")] = ENDINGS,
-    list_: Annotated[bool, arg(name="list", help="List the figures, and what each needs.")] = False,
+    list_: Annotated[Switch, arg(name="list", help="List the figures, and what each needs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw the figures of the paper, of your own runs and counts, for print and for the screen.

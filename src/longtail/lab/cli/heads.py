@@ -32,8 +32,8 @@ __all__ = ["adjust_command", "retrain_command"]
 class RetrainArguments:
     """How to train the new head; by default as the run was trained, with its schedule scaled to 10 epochs."""
 
-    data: Annotated[str | None, flag("Where the images of the run are now, if they were moved.", metavar="PATH")] = None
-    epochs: Annotated[int, flag("Number of training epochs; 10 by default.")] = 10
+    data: Annotated[str | None, flag("Where the images are now, if they were moved.", metavar="PATH")] = None
+    epochs: Annotated[int, flag("Number of training epochs.")] = 10
     batch_size: Annotated[int | None, flag("Images per step; the learning rate scales with it.")] = None
     lr: Annotated[float | None, flag("Learning rate.")] = None
     seed: Annotated[int | None, flag("Seed of the new head and of the image order.")] = None
@@ -77,16 +77,15 @@ def adjust_command(
         ),
     ] = None,
     tau: Annotated[
-        tuple[float, ...] | None, flag("τ of the method, one or more; larger favours rare classes. 1 by default.")
+        tuple[float, ...] | None,
+        flag("τ of the method, one or more; larger favours rare classes. 1 by default.", metavar="τ [τ ...]"),
     ] = None,
     prior: Annotated[
         str | None,
         flag("Class prior to expect; FILE is CSV: a class and its share a row.", metavar="uniform|train|FILE"),
     ] = None,
     calibrate: Annotated[Switch, flag("Fit a temperature on the validation images of the run.")] = False,
-    data: Annotated[
-        str | None, flag("Where the images of the run are now, if they were moved.", metavar="PATH")
-    ] = None,
+    data: Annotated[str | None, flag("Where the images are now, if they were moved.", metavar="PATH")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -119,7 +118,7 @@ def adjust_command(
     finals: dict[str, Any] = {"as trained": result["final"]}
     finals |= {slug: found["final"] for slug, found in adjustments.items()}
     out = console()
-    out.print(comparison("last layer", finals).to_rich())
+    out.print(comparison("last layer", finals).to_rich(out.width))
     for found in adjustments.values():
         if found["temperature"] is not None:
             before, after = (found["calibration"]["validation"][when] for when in ("before", "after"))

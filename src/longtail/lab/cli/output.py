@@ -20,7 +20,7 @@ __all__ = ["DataDir", "console", "print_classes", "progress"]
 WIDEST = 32
 """Columns of a class name beside bars and numbers; the rest is cut off."""
 
-DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the data sets; $LONGTAIL_DATA by default.")]
+DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the named data sets; else $LONGTAIL_DATA.")]
 
 
 class _Console(Console):

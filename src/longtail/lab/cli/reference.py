@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from longtail.lab.cli.app import COMMANDS, _config, _load
+from longtail.lab.cli.app import COMMANDS, as_parsed, commands_of, parser_options
 
 __all__ = ["all_commands"]
 
@@ -20,7 +20,7 @@ def all_commands() -> str:
 
 def _commands() -> Iterator[tuple[str, Callable[..., Any]]]:
     for name in COMMANDS:
-        called = _load(name)
+        called = commands_of(name)
         if isinstance(called, Mapping):
             yield from ((f"{name} {inner}", command) for inner, command in called.items())
         else:
@@ -32,7 +32,7 @@ def _section(name: str, command: Callable[..., Any]) -> str:
 
     with warnings.catch_warnings():  # deprecated in favour of nothing that lists flags
         warnings.simplefilter("ignore", DeprecationWarning)
-        parser = get_parser(command, config=_config())
+        parser = get_parser(as_parsed(command), **parser_options())
     about, _, example = (parser.description or "").partition("\n\nExample: ")
     lines = [f"### longtail {name}", "", _escape(about), ""]
     if example:
@@ -48,7 +48,7 @@ def _row(action: argparse.Action) -> str:
     flag = ", ".join(f"`{name}`" for name in names)
     if metavar and action.option_strings:
         flag += f" `{metavar}`"
-    help_text = re.sub(r"\s*\(default: (?:None|False)\)|\x1b\[[\d;]*m", "", action.help or "").strip()
+    help_text = re.sub(r"\x1b\[[\d;]*m", "", action.help or "").strip()
     return f"| {_escape(flag)} | {_escape(help_text)} |"
 
 

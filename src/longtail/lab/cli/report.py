@@ -26,7 +26,14 @@ def report_command(
 
     Example: longtail report runs -o report.html --title "Long-tailed digits"
     """
+    from longtail.lab.cli.arguments import command_from
     from longtail.lab.report.page import write_page
 
-    path = write_page(runs, output, title, images=images)
+    path = write_page(
+        runs,
+        output,
+        title,
+        images=images,
+        command=lambda step: command_from(step.action, step.run, step.changes, step.runs),
+    )
     console().print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)

@@ -50,14 +50,12 @@ def results_command(
     Example: longtail results runs --output results.csv
     """
     from longtail.lab.experiments.aggregate import without_folds
-    from longtail.lab.experiments.results import load_results, write_results
+    from longtail.lab.experiments.results import keep_records, load_results, write_results
 
     frame = load_results(runs)
     if output:
         write_results(frame, output)
     if records:
-        from longtail.lab.experiments.records import keep_records
-
         progress().print(f"records of {keep_records(runs, records)} runs are in {records}", soft_wrap=True)
     whole = without_folds(frame)
     if left_out := len(frame) - len(whole):
@@ -76,14 +74,15 @@ def show_results(frame: DataFrame, per_run: bool = False, as_json: bool = False)
     if as_json:
         print_json({"runs": rows, "settings": settings, "deltas": changes})
     elif per_run:
-        console(WIDEST).print(run_table(frame).to_rich())
+        out = console(WIDEST)
+        out.print(run_table(frame).to_rich(out.width))
     elif settings:
         _print_settings(setting_table(frame), console(WIDEST))
     _print_problems(rows, progress())
 
 
 def _print_settings(table: Table, out: Console) -> None:
-    out.print(table.to_rich())
+    out.print(table.to_rich(out.width))
     names = {column.name for column in table.columns}
     groups = [name for name in GROUPS if f"{name} %" in names]
     if groups:

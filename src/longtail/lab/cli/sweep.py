@@ -32,7 +32,7 @@ __all__ = ["preview", "run_and_show", "sweep_command"]
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Scale of a sweep of the paper; by default the paper's own."""
+    """How to scale a sweep of the paper; by default not at all."""
 
     dataset: str | None = None
     """Data set; --list shows those of each sweep."""
@@ -52,7 +52,7 @@ def sweep_command(
     ] = None,
     scale: Annotated[Scale, OmitArgPrefixes] = Scale(),
     running: Annotated[RunningArguments, OmitArgPrefixes] = RunningArguments(),
-    where: Annotated[ExecutorOptions, OmitArgPrefixes] = ExecutorOptions(),
+    executor: Annotated[ExecutorOptions, OmitArgPrefixes] = ExecutorOptions(),
     dry_run: DryRun = False,
     list_: Annotated[Switch, flag("List the sweeps of the paper.", name="list")] = False,
     as_json: AsJson = False,
@@ -69,9 +69,9 @@ def sweep_command(
         return
     configs, options = _configs(name, scale), RunOptions(**vars(running))
     if dry_run:
-        preview(configs, options, where, as_json)
+        preview(configs, options, executor, as_json)
         return
-    run_and_show(configs, options, where, as_json)
+    run_and_show(configs, options, executor, as_json)
 
 
 def run_and_show(
@@ -121,7 +121,7 @@ def preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOption
     configs = identify(configs, options.data_dir, runs=options.runs)
     complete = set(complete_runs(configs, options))
     missing = [config for config in configs if config not in complete]
-    progress().print("measuring …")
+    progress().print("measuring …", soft_wrap=True)
     found = estimate(missing, options, where)
     if as_json:
         runs = [{"run_id": config.run_id, "seconds": found.seconds.get(config, 0.0)} for config in configs]

@@ -157,7 +157,7 @@ def evaluate_command(
         out.print(line, soft_wrap=True)
     out.print()
     table = class_metrics_table(loaded.classes, loaded.counts.tolist(), found, evaluated, MOST_CLASSES)
-    out.print(table.to_rich())
+    out.print(table.to_rich(out.width))
     out.print("in brackets: 95% intervals (Wilson)")
     if table.left_out:
         out.print(f"{table.left_out:,} classes of a higher F1 are left out: --json has all")
@@ -186,7 +186,7 @@ def predict_command(
     images: Positional[Annotated[tuple[Path, ...], arg(metavar="IMAGES", help="Images, or folders of images.")]],
     top: Annotated[int, arg(help="How many classes to name.")] = 5,
     adjustment: Adjustment = None,
-    workers: Annotated[int | None, flag("Loader processes; one per core, up to 8, by default.")] = None,
+    workers: Annotated[int | None, flag("Loader processes; by default one per core, up to 8.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Name the most probable classes of images, as CSV.

@@ -23,7 +23,7 @@ from longtail.lab.cli.train import finetuning_advice
 from longtail.lab.config import LossConfig, RunConfig, RunOptions
 from longtail.lab.data import GROUPS
 from longtail.lab.experiments import ExecutorOptions, SearchOptions, TuneResult, estimate_tuning, tune
-from longtail.lab.report.tables import Cell, Column, Line, Table, percent_cell
+from longtail.lab.report.tables import Cell, Column, Table, percent_cell
 
 __all__ = ["tune_command"]
 
@@ -37,7 +37,7 @@ def tune_command(
         flag("Fraction of training after which class weights start, in all class-balanced losses.", metavar="FRACTION"),
     ] = None,
     running: Annotated[RunningArguments, OmitArgPrefixes] = RunningArguments(),
-    where: Annotated[ExecutorOptions, OmitArgPrefixes] = ExecutorOptions(),
+    executor: Annotated[ExecutorOptions, OmitArgPrefixes] = ExecutorOptions(),
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -60,11 +60,11 @@ def tune_command(
 
     options = run_options(setup, **vars(running))
     if dry_run:
-        seconds = estimate_tuning(configure, search, options, where, progress())
+        seconds = estimate_tuning(configure, search, options, executor, progress())
         if as_json:
             print_json({"seconds": seconds})
         return
-    result = tune(configure, search, options, where, progress())
+    result = tune(configure, search, options, executor, progress())
     if as_json:
         print_json(_content(result))
     else:
@@ -89,9 +89,9 @@ def _show(result: TuneResult, options: RunOptions) -> None:
         note = {"pruned": "pruned", "failed": f"failed: {each.error}"}.get(each.state, "")
         note = "best" if each is result.candidates[0] else note
         cells = [Cell(each.loss.title), Cell(str(len(each.scores))), score]
-        lines.append(Line([*cells, *(percent_cell(each.groups.get(name)) for name in groups), Cell(note)]))
+        lines.append([*cells, *(percent_cell(each.groups.get(name)) for name in groups), Cell(note)])
     out = console()
-    out.print(Table(columns, lines).to_rich())
+    out.print(Table(columns, lines).to_rich(out.width))
     test = result.test
     recalls = ", ".join(f"{name} {test[name]:.1%}" for name in GROUPS if test[name] is not None)
     out.print()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from longtail import functional
 from longtail._checks import check_choice, check_in_unit_interval, check_loss_option
 from longtail.lab.config.errors import ConfigError, config_errors, shortest
-from longtail.losses import DEFAULT_BETA, LOSSES, owners_of
+from longtail.losses import DEFAULT_BETA, LOSSES, find_loss, owners_of
 from longtail.weights import NORMALIZATIONS, SCHEMES
 
 __all__ = ["LOSS_KWARGS", "WEIGHT_FIELDS", "LossConfig"]
@@ -49,7 +49,7 @@ class LossConfig:
     """
 
     name: str = "softmax"
-    """One of the losses of :class:`longtail.ClassBalancedLoss`; logit_adjusted is balanced softmax."""
+    """One of the losses of :class:`longtail.ClassBalancedLoss`; logit_adjusted is also known as balanced_softmax."""
     weighting: str | None = None
     """Class weights: effective (class-balanced), inverse, inverse_sqrt or uniform; effective if β is given."""
     beta: float | None = None
@@ -68,7 +68,7 @@ class LossConfig:
 
     @config_errors()
     def __post_init__(self) -> None:
-        check_choice("loss", self.name, tuple(LOSSES))
+        object.__setattr__(self, "name", find_loss(self.name))
         if self.weighting is None:
             has_beta = self.beta is not None or bool(self.betas)
             object.__setattr__(self, "weighting", "effective" if has_beta else "uniform")

@@ -51,7 +51,7 @@ class RunConfig:
     keep: Literal["last", "best"] = "last"
     """Epoch whose weights are kept: the last, or the one with the best balanced accuracy on validation images."""
     precision: str = "32-true"
-    """32-true, bf16-mixed or 16-mixed."""
+    """32-true, bf16-mixed or 16-mixed; with a frozen backbone, that of its features: heads are trained in 32-true."""
     compile: bool = False
     """Compile the network with torch.compile."""
     sync_batch_norm: bool = False

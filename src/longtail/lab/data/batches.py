@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,40 +65,40 @@ class BatchPlan:
     end. The parts of all processes together are the batches of a single process: nothing is left out or repeated.
 
     Args:
-        count: samples of an epoch.
+        order: which samples an epoch holds.
         batch_size: most samples of a batch, over all processes.
         shard: the part of this process.
 
     Example:
-        >>> plan = BatchPlan(count=10, batch_size=4)
+        >>> plan = BatchPlan(in_order(10), batch_size=4)
         >>> [plan.part(batch) for batch in range(len(plan))]
         [(slice(0, 4, None), 4), (slice(4, 7, None), 3), (slice(7, 10, None), 3)]
-        >>> BatchPlan(10, 4, Shard(rank=1, processes=2)).part(0)
+        >>> BatchPlan(in_order(10), 4, Shard(rank=1, processes=2)).part(0)
         (slice(2, 4, None), 4)
     """
 
-    def __init__(self, count: int, batch_size: int, shard: Shard = Shard()) -> None:
-        check_positive_integer("count", count)
+    def __init__(self, order: Order, batch_size: int, shard: Shard = Shard()) -> None:
         check_positive_integer("batch_size", batch_size)
-        self.shard, self.count = shard, count
-        self._edges = cut(count, math.ceil(count / batch_size))
-        self.smallest = count // len(self)
+        self.order, self.shard, self.count = order, shard, len(order(0))
+        check_positive_integer("count", self.count)
+        self._edges = cut(self.count, math.ceil(self.count / batch_size))
+        self.smallest = self.count // len(self)
 
     def __len__(self) -> int:
         return len(self._edges) - 1
 
-    def samples(self, order: Order, epoch: int) -> IntArray:
+    def samples(self, epoch: int) -> IntArray:
         """The samples of an epoch, all of them."""
-        samples = np.ascontiguousarray(order(epoch), dtype=np.int64)
+        samples = np.ascontiguousarray(self.order(epoch), dtype=np.int64)
         if len(samples) != self.count:
             raise ValueError(f"order gives {len(samples)} samples in epoch {epoch}, but {self.count} in epoch 0")
         return samples
 
-    def batches_from(self, start: int) -> range:
-        """The batches of an epoch from ``start`` on."""
+    def parts_from(self, start: int) -> Iterator[slice]:
+        """Where in the epoch's order this process finds its parts of the batches from ``start`` on."""
         if not 0 <= start <= len(self):
             raise ValueError(f"start must be in [0, {len(self)}] for {len(self)} batches, got {start}")
-        return range(start, len(self))
+        return (self.part(batch)[0] for batch in range(start, len(self)))
 
     def part(self, batch: int) -> tuple[slice, int]:
         """Where in the epoch's order this process finds its part of a batch, and how large the whole batch is."""

@@ -17,10 +17,10 @@ from longtail.lab.data.dataset import ImageDataset
 from longtail.lab.data.digits import open_digits
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.fetch import Archive, fetch
+from longtail.lab.data.file_cache import without_unreadable_images
 from longtail.lab.data.image_folder import ImageFolderOptions, open_image_folder
 from longtail.lab.data.imagenet import open_imagenet
 from longtail.lab.data.inaturalist import open_inaturalist
-from longtail.lab.data.unreadable import without_unreadable_images
 from longtail.lab.files import cache_folder
 
 __all__ = ["CATALOG", "OnError", "data_folder", "fetch_dataset", "open_dataset"]

@@ -79,13 +79,7 @@ ARCHIVES = {
 
 
 def open_cifar(name: str, folder: Path) -> ImageDataset:
-    """Read CIFAR from the first of its official forms found in ``folder``; an archive is verified and unpacked first.
-
-    Args:
-        name: ``"cifar10"``, ``"cifar100"``, or ``"cifar20"``: CIFAR-100 with its 20 coarse labels.
-        folder: holds ``cifar-10-batches-bin``, ``cifar-10-batches-py``, ``cifar-100-binary``, ``cifar-100-python``, or
-            an official archive of one of them.
-    """
+    """Read CIFAR from the first of its official forms in ``folder``; an archive is verified and unpacked first."""
     form = _find_form(name, folder)
     layout = LAYOUTS[name][form]
     read = _read_binary if layout.label_bytes else _read_pickled

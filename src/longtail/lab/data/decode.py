@@ -27,7 +27,6 @@ __all__ = [
     "centre_box",
     "check_image",
     "random_box",
-    "read_centre_crop",
     "read_crop",
     "read_image",
     "read_view",
@@ -89,13 +88,7 @@ def read_crop(
 
     A JPEG is decoded at the smallest of the scales 1, 1/2, 1/4 and 1/8 that leaves the box at least ``size`` wide and
     high. Then comes interpolation as Pillow does it, but PyTorch's: twice as fast, and the same to one shade.
-
-    Args:
-        path: an image file of one of :data:`FORMATS`.
-        size: width and height of the result.
-        choose_box: from the width and height of the image to the box.
-        mirror: whether to swap left and right.
-        interpolation: ``"bilinear"`` or ``"bicubic"``.
+    ``choose_box`` gets the width and height of the image; ``mirror`` swaps left and right.
     """
     with _opened(path) as image:
         width, height = image.size
@@ -111,20 +104,21 @@ def read_crop(
     return scaled.flip(2) if mirror else scaled
 
 
-def read_centre_crop(
-    path: Path, size: int, interpolation: str = "bilinear", crop_fraction: float = CROP_FRACTION
-) -> Tensor:
-    """The middle of the image, as networks are evaluated on it; its sides are ``crop_fraction`` of the shorter side."""
-    part = size / round(size / crop_fraction)
-    return read_crop(path, size, lambda width, height: centre_box(width, height, part), interpolation=interpolation)
-
-
 def read_view(
-    path: Path, size: int, draw: random.Random | None, flip: bool, interpolation: str, crop_fraction: float
+    path: Path,
+    size: int,
+    interpolation: str = "bilinear",
+    crop_fraction: float = CROP_FRACTION,
+    draw: random.Random | None = None,
+    flip: bool = False,
 ) -> Tensor:
-    """A random part of the image, mirrored half of the time if that may be; without ``draw`` its middle."""
+    """The middle of the image, as networks are evaluated on it; with ``draw`` a random part, mirrored half of the time.
+
+    The sides of the middle are ``crop_fraction`` of the shorter side. ``flip`` is whether a mirrored image may be.
+    """
     if draw is None:
-        return read_centre_crop(path, size, interpolation, crop_fraction)
+        part = size / round(size / crop_fraction)
+        return read_crop(path, size, lambda width, height: centre_box(width, height, part), False, interpolation)
     mirror = flip and draw.random() < 0.5
     return read_crop(path, size, lambda width, height: random_box(width, height, draw), mirror, interpolation)
 

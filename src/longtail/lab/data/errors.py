@@ -1,4 +1,4 @@
-"""The one error of this room."""
+"""The one error about data."""
 
 __all__ = ["DataError"]
 

@@ -74,10 +74,6 @@ def fetch(
     The download (from ``url`` if given) resumes where an earlier one stopped. A connection that breaks off or is silent
     for ``timeout`` seconds is made anew, until ``attempts`` in a row got no further than any before. An archive that
     was there already is kept, a downloaded one is removed. Another process that fetches the same one is waited for.
-
-    Example:
-        >>> owls = Archive(url="https://example.org/owls.tar.gz", md5="0" * 32, holds=("owls",))
-        >>> fetch(owls, Path("data"))  # doctest: +SKIP
     """
     if not _missing(archive, folder):
         return
@@ -95,12 +91,7 @@ def fetch(
 
 
 def unpack(archive: Archive, folder: Path) -> None:
-    """Check the archive that is in ``folder``, and unpack beside it what is missing.
-
-    Example:
-        >>> owls = Archive(url="https://example.org/owls.tar.gz", md5="0" * 32, holds=("owls",))
-        >>> unpack(owls, Path("data"))  # doctest: +SKIP
-    """
+    """Check the archive that is in ``folder``, and unpack beside it what is missing."""
     console = Console(quiet=True)
     with _locked(folder / archive.name, console):
         _unpack(archive, folder, console)

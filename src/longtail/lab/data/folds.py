@@ -30,14 +30,6 @@ def fold_of_samples(labels: IntArray, folds: int, seed: int = 0) -> IntArray:
     on where it ended: folds are equally large, and every class is spread over them as evenly as can be. A class with
     fewer samples than folds is held out in as many folds as it has samples. No fold holds out all of a class.
 
-    Args:
-        labels: class indices, shape (N,).
-        folds: how many, at least 2.
-        seed: of the order.
-
-    Returns:
-        int64 of shape (N,).
-
     Example:
         >>> fold_of_samples(np.array([0, 0, 0, 0, 1, 1, 2]), folds=3)
         array([ 0,  2,  0,  1,  1,  2, -1])
@@ -52,27 +44,15 @@ def fold_of_samples(labels: IntArray, folds: int, seed: int = 0) -> IntArray:
 
 
 def fold_of_groups(labels: IntArray, groups: Groups, folds: int, seed: int = 0) -> IntArray:
-    """The fold that each sample is held out in: that of its group.
+    """The fold that each sample is held out in: that of its group, by scikit-learn's ``StratifiedGroupKFold``.
 
     Classes are spread over the folds as evenly as whole groups allow; a fold may hold out all of a class.
-
-    Args:
-        labels: class indices, shape (N,).
-        groups: the group of each sample, shape (N,).
-        folds: how many, at least 2 and at most the number of groups.
-        seed: of the order in which groups are dealt out.
-
-    Returns:
-        int64 of shape (N,).
 
     Example:
         >>> groups = np.array(["a", "a", "b", "b", "c", "c"], "S")
         >>> fold = fold_of_groups(np.array([0, 0, 0, 1, 1, 1]), groups, folds=3)
         >>> bool((fold[::2] == fold[1::2]).all()), sorted(fold.tolist())
         (True, [0, 0, 1, 1, 2, 2])
-
-    Reference:
-        :class:`sklearn.model_selection.StratifiedGroupKFold`.
     """
     from sklearn.model_selection import StratifiedGroupKFold
 
@@ -98,16 +78,6 @@ def held_out_part(
     Without groups at least one sample of every class is marked that has two. With groups, whole groups are: classes are
     spread as evenly as that allows. The smallest group of a class that would be held out altogether is not, and that of
     a class of which nothing would be held out is, where it shares no image with classes that are.
-
-    Args:
-        labels: class indices, shape (N,).
-        fraction: above 0 and below 1.
-        seed: of the choice.
-        groups: the group of each sample, if samples of a group stay together.
-        name: of the fraction, for error messages.
-
-    Returns:
-        bool of shape (N,).
 
     Example:
         >>> held_out_part(np.array([0, 0, 0, 0, 1, 1, 2]), fraction=0.25).astype(int)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from longtail._checks import check_positive_integer
+from longtail.counts import IntArray, class_counts
 from longtail.lab.data.dataset import ImageDataset, ImageFiles
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.folds import held_out_part
@@ -79,12 +80,8 @@ def open_image_folder(
     A folder holds ``train/`` and ``test/`` (or ``val/``), each with a folder for each class; or the class folders at
     once, and then a part of each class is set aside to test on; or lists such as ``train.txt`` and ``test.txt``. A list
     of :func:`~longtail.lab.data.list_files.read_list`'s kind can be given instead of the folder; where its name ends in
-    ``train``, the one beside it that ends in ``test`` or ``val`` is the test list.
-
-    Args:
-        data: the folder or the list.
-        options: what else there is to say.
-        check_lists: whether the files that lists name must all exist.
+    ``train``, the one beside it that ends in ``test`` or ``val`` is the test list. ``check_lists`` is whether the files
+    that lists name must all exist.
     """
     if not data.exists():
         raise DataError(f"{data} does not exist")
@@ -116,16 +113,15 @@ def open_image_folder(
         if len(set(train.paths)) < len(train.paths):
             raise DataError(f"{train.source} names an image twice: give the test images apart, so that none is in both")
         labels = train_files.labels.numpy()
+        _check_two_images(train.source, classes, labels)
         apart = held_out_part(
             labels, options.test_fraction, options.split_seed, train_files.groups, name="test_fraction"
         )
-        untested = [classes[label] for label in sorted(set(range(len(classes))) - set(labels[apart].tolist()))]
-        if train.groups and not apart.any():
-            raise DataError(f"{train.source} has no group to test on: each has the only images of a class")
-        if train.groups and untested:
+        if not apart.any():
+            count = len(set(train.groups))
+            raise DataError(f"{train.source} has no group to test on: each of the {count:,} has all images of a class")
+        if untested := [classes[label] for label in sorted(set(range(len(classes))) - set(labels[apart].tolist()))]:
             notes.append(f"{len(untested)} of {len(classes)} classes have no test images, such as {untested[0]!r}")
-        else:
-            notes += [f"class {name!r} has a single image, which is not tested on" for name in untested]
         test_files = train_files.subset(np.flatnonzero(apart))
         train_files = train_files.subset(np.flatnonzero(~apart))
     return ImageDataset(
@@ -136,16 +132,9 @@ def open_image_folder(
 def labelled_images(
     data: Path, classes: Sequence[str], split: str, options: ImageFolderOptions = ImageFolderOptions()
 ) -> tuple[ImageFiles, str | None]:
-    """All images of a folder or list, to evaluate on; of one that has training and test images, those of a split.
+    """All images of a folder or list, to evaluate on, and their split: ``split`` if it has training and test images.
 
-    Args:
-        data: the folder or the list.
-        classes: class names by index; other classes are refused.
-        split: ``"train"`` or ``"test"``.
-        options: how to read them; their groups do not matter.
-
-    Returns:
-        The images, and their split if there is one.
+    Classes that are not among ``classes`` are refused; groups do not matter.
     """
     files = replace(options, test_data=None, image_root=None, group_column=None, group_pattern=None)
     train, test = _find_splits(data, files, [])
@@ -230,6 +219,18 @@ def _check_groups(train: Labelled, test: Labelled) -> None:
         )
 
 
+def _check_two_images(source: Path, classes: Sequence[str], labels: IntArray) -> None:
+    """Refuse a class with a single image, which cannot be both trained on and tested on."""
+    single = [classes[label] for label in np.flatnonzero(class_counts(labels, len(classes)) == 1).tolist()]
+    if single:
+        named = ", ".join(map(repr, single[:3])) + (", …" if len(single) > 3 else "")
+        raise DataError(
+            f"{source}: {len(single):,} of {len(classes):,} classes, {named}, cannot be split into training and test "
+            "images, with one image each: add images, remove these classes, or split the images yourself (folders "
+            "train and test, or a list of each)"
+        )
+
+
 def _by_split_column(labelled: Labelled) -> tuple[Labelled, Labelled]:
     strange = set(labelled.splits) - set(SPLITS)
     if strange:
@@ -286,10 +287,11 @@ def _files(labelled: Labelled, classes: list[str]) -> ImageFiles:
     index = {name: label for label, name in enumerate(classes)}
     if len(index) != len(classes):
         raise DataError(f"{labelled.source}: two classes have the same name")
-    known: dict[str, str] = {}
-    for path, name in zip(labelled.paths, labelled.names, strict=True):
-        if known.setdefault(path, name) != name:
-            raise DataError(f"{labelled.source} names {path} twice, as {known[path]!r} and as {name!r}")
+    for what, values in (("class", labelled.names), ("group", labelled.groups)):
+        known: dict[str, str] = {}
+        for path, value in zip(labelled.paths, values, strict=False):  # there may be no groups
+            if known.setdefault(path, value) != value:
+                raise DataError(f"{labelled.source} names {path} twice, with the {what} {known[path]!r} and {value!r}")
     try:
         labels = [index[name] for name in labelled.names]
     except KeyError as unknown:
@@ -325,9 +327,9 @@ def fingerprint(dataset: ImageDataset) -> str:
 
 def _sizes(images: ImageFiles) -> list[int]:
     sizes = []
-    for index in range(len(images)):
+    for path in images.paths:
         try:
-            sizes.append(images.path(index).stat().st_size)
+            sizes.append(os.stat(os.path.join(images.root, os.fsdecode(bytes(path)))).st_size)
         except OSError:  # reading it later says what is wrong
             sizes.append(-1)
     return sizes

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from longtail.lab.data.decode import FORMATS
 from longtail.lab.data.errors import DataError
 
-__all__ = ["list_images"]
+__all__ = ["list_images", "missing_files"]
 
 IMAGE_ENDINGS = tuple(ending for endings in FORMATS.values() for ending in endings)
 
@@ -44,6 +46,23 @@ def list_images(root: Path) -> dict[str, Folder]:
                 raise DataError(f"{path} is a link that leads back to {real}: a loop")
             waiting.append((inner, (*above, real)))
     return dict(sorted(listing.items()))
+
+
+def missing_files(root: Path, paths: Iterable[str]) -> list[str]:
+    """Those of these paths below ``root`` that are no files."""
+    # A listing of each folder reads no inodes: on a cold disk it takes half the time of asking for each file.
+    listing = functools.cache(lambda parent: _files_in(root / parent))
+    unlisted = (path for path in paths if os.path.basename(path) not in listing(os.path.dirname(path)))
+    # Some file systems take a name in another case or with accents of another form.
+    return [path for path in unlisted if not os.path.isfile(os.path.join(root, path))]
+
+
+def _files_in(folder: Path) -> frozenset[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return frozenset(entry.name for entry in entries if entry.is_file())
+    except (OSError, ValueError):  # ValueError: a name that no file system takes.
+        return frozenset()
 
 
 def _list_folder(path: str) -> Folder:

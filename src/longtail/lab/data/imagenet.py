@@ -13,6 +13,7 @@ import numpy as np
 
 from longtail.lab.data.dataset import ImageDataset, ImageFiles
 from longtail.lab.data.errors import DataError
+from longtail.lab.data.image_scan import list_images
 
 __all__ = ["open_imagenet"]
 
@@ -30,25 +31,20 @@ def open_imagenet(folder: Path) -> ImageDataset:
     beside the development kit or Kaggle's ``LOC_val_solution.csv``, which hold their classes. The class index is the
     rank of the WordNet id. The class name is the first word of the synset, from the development kit or Kaggle's
     ``LOC_synset_mapping.txt``; a name that two classes share gets their ids, as in ``crane (n02012849)``, and without
-    either file the id is the name. Images are in the order of their paths.
-
-    Args:
-        folder: holds ``train`` and ``val``, or Kaggle's ``Data/CLS-LOC`` with them; or a folder ``imagenet``,
-            ``ILSVRC2012`` or ``ILSVRC`` that does.
-
-    Raises:
-        DataError: files are missing, damaged, or contradict each other.
+    either file the id is the name. Images are in the order of their paths. ``folder`` holds ``train`` and ``val``, or
+    Kaggle's ``Data/CLS-LOC`` with them; or a folder ``imagenet``, ``ILSVRC2012`` or ``ILSVRC`` that does.
     """
     root, images = _find_images(folder)
     # Kaggle puts its tables beside the folder ILSVRC.
     beside = (root, root.absolute().parent)
-    wnids = _list_wnids(images / "train")
-    if not wnids:
+    classes, _ = _list_classes(images / "train")
+    if not classes:
         raise DataError(f"{images / 'train'} has no class folders, such as n01440764")
+    wnids = list(classes)
     return ImageDataset(
         name="imagenet",
         classes=_class_names(wnids, _read_synset_names(beside)),
-        train=_read_class_folders(images, "train", wnids),
+        train=_in_class_folders(images, "train", classes),
         test=_read_validation(images, beside, wnids),
     )
 
@@ -69,55 +65,39 @@ def _find_file(beside: Sequence[Path], name: Path) -> Path | None:
     return next((folder / name for folder in beside if (folder / name).is_file()), None)
 
 
-def _list_wnids(split: Path) -> list[str]:
-    """The class folders of ``split``, sorted."""
-    with os.scandir(split) as entries:
-        names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
-    for name in names:
-        # Any other folder would take a class index, and shift those of the classes behind it.
+def _list_classes(split: Path) -> tuple[dict[str, list[str]], list[str]]:
+    """Images of each class folder of ``split``, sorted, and those beside the folders."""
+    listing = list_images(split)
+    beside = listing.pop("").images
+    for name, content in listing.items():
+        # An accidental folder would take a class index, and shift those of the classes behind it.
         if not WORDNET_ID.fullmatch(name):
             raise DataError(f"{split / name} is not named by a WordNet id, such as n01440764")
-    return names
+        if not content.images:
+            raise DataError(f"class folder {split / name} has no images")
+    return {name: content.images for name, content in listing.items()}, beside
 
 
-def _list_jpegs(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries]
-    return sorted(name for name in names if name.lower().endswith((".jpeg", ".jpg")) and not name.startswith("."))
-
-
-def _read_class_folders(images: Path, split: str, wnids: Sequence[str]) -> ImageFiles:
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, wnid in enumerate(wnids):
-        names = _list_jpegs(images / split / wnid)
-        if not names:
-            raise DataError(f"class folder {images / split / wnid} has no JPEG images")
-        paths.extend(f"{split}/{wnid}/{name}" for name in names)
-        labels.extend([label] * len(names))
-    return ImageFiles(images, paths, labels)
+def _in_class_folders(images: Path, split: str, classes: Mapping[str, list[str]]) -> ImageFiles:
+    paths = [f"{split}/{wnid}/{name}" for wnid, names in classes.items() for name in names]
+    return ImageFiles(images, paths, np.repeat(np.arange(len(classes)), [len(names) for names in classes.values()]))
 
 
 def _read_validation(images: Path, beside: Sequence[Path], wnids: Sequence[str]) -> ImageFiles:
     val = images / "val"
     if not val.is_dir():
         raise DataError(f"no folder {val} beside {images / 'train'}")
-    val_wnids, names = _list_wnids(val), _list_jpegs(val)
-    if val_wnids and names:
-        raise DataError(f"{val} has both class folders, such as {val_wnids[0]}, and images, such as {names[0]!r}")
+    classes, names = _list_classes(val)
+    if classes and names:
+        raise DataError(f"{val} has both class folders, such as {min(classes)}, and images, such as {names[0]!r}")
     if names:
         return _read_flat_validation(images, names, beside, wnids)
-    if not val_wnids:
-        raise DataError(f"{val} has neither class folders nor JPEG images")
-    _check_same_classes(images, wnids, val_wnids)
-    return _read_class_folders(images, "val", wnids)
-
-
-def _check_same_classes(images: Path, train_wnids: Sequence[str], val_wnids: Sequence[str]) -> None:
-    unpaired = set(train_wnids) ^ set(val_wnids)
-    if unpaired:
-        there, absent = ("train", "val") if min(unpaired) in train_wnids else ("val", "train")
+    if not classes:
+        raise DataError(f"{val} has neither class folders nor images")
+    if unpaired := classes.keys() ^ set(wnids):
+        there, absent = ("val", "train") if min(unpaired) in classes else ("train", "val")
         raise DataError(f"class {min(unpaired)} is in {images / there}, but not in {images / absent}")
+    return _in_class_folders(images, "val", classes)
 
 
 def _read_flat_validation(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from longtail.lab.data.dataset import ImageDataset, ImageFiles
 from longtail.lab.data.errors import DataError
+from longtail.lab.data.image_scan import missing_files
 
 __all__ = ["open_inaturalist"]
 
@@ -36,15 +36,8 @@ def open_inaturalist(year: int, folder: Path) -> ImageDataset:
 
     The class index is the rank of the category id. The class name is ``supercategory/name``: this is the folder of the
     images, and in most releases of 2018 the name alone is just the id. The test set is the official validation set, as
-    the official test set has no labels. Images are in the order of their file names.
-
-    Args:
-        year: 2017 or 2018.
-        folder: holds the JSON files and the folder of the images, or a folder ``inaturalist2017`` or
-            ``inaturalist2018`` with them.
-
-    Raises:
-        DataError: files are missing, damaged, or contradict each other.
+    the official test set has no labels. Images are in the order of their file names. ``folder`` holds the JSON files
+    and the folder of the images, or a folder ``inaturalist2017`` or ``inaturalist2018`` with them.
     """
     if year not in YEARS:
         raise ValueError(f"year must be 2017 or 2018, got {year}")
@@ -53,7 +46,8 @@ def open_inaturalist(year: int, folder: Path) -> ImageDataset:
     train_file, test_file = _find_json(root, "train", year), _find_json(root, "val", year)
     train, test = _read_split(train_file), _read_split(test_file)
     _check_same_categories(train, test)
-    _check_files_exist(root, (train, test), name)
+    for split in (train, test):
+        _check_files_exist(root, split, name)
     category_ids = sorted(train.class_names)
     return ImageDataset(
         name=name,
@@ -145,24 +139,10 @@ def _check_same_categories(train: _Split, test: _Split) -> None:
             raise DataError(f"{test.file}: category {category_id} is {test_name!r}, but {train_name!r} in {train.file}")
 
 
-def _check_files_exist(root: Path, splits: Iterable[_Split], name: str) -> None:
-    # A listing of each folder reads no inodes: on a cold disk it takes half the time of asking for each file.
-    listing = functools.cache(lambda parent: _list_files(root / parent))
-    for split in splits:
-        missing = [path for path in split.category_ids if os.path.basename(path) not in listing(os.path.dirname(path))]
-        if missing:
-            count = f"{len(missing)} of {len(split.category_ids)} images of {split.file.name}"
-            raise DataError(
-                f"{root}: {count} are missing, such as {missing[0]!r}: `longtail data fetch {name}` gets them"
-            )
-
-
-def _list_files(folder: Path) -> frozenset[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return frozenset(entry.name for entry in entries if entry.is_file())
-    except (OSError, ValueError):  # ValueError: a name that no file system takes.
-        return frozenset()
+def _check_files_exist(root: Path, split: _Split, name: str) -> None:
+    if missing := missing_files(root, split.category_ids):
+        count = f"{len(missing)} of {len(split.category_ids)} images of {split.file.name}"
+        raise DataError(f"{root}: {count} are missing, such as {missing[0]!r}: `longtail data fetch {name}` gets them")
 
 
 def _image_files(root: Path, split: _Split, category_ids: list[int]) -> ImageFiles:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.lab.data.errors import DataError
-from longtail.lab.data.image_scan import IMAGE_ENDINGS
+from longtail.lab.data.image_scan import IMAGE_ENDINGS, missing_files
 
 __all__ = ["LIST_ENDINGS", "Labelled", "read_list"]
 
@@ -60,12 +60,8 @@ def read_list(source: Path, root: Path | None = None, columns: Mapping[str, str 
     ``classes.txt`` beside the list may name the classes, one in a line; other labels are class names. A third column,
     after whole numbers or where the columns are separated by tabs, is the group. A CSV file has a header with a column
     for the path and one for the label, which is a class name, and optionally ``group``, and ``split`` with ``train``
-    and ``test``.
-
-    Args:
-        source: the list.
-        root: folder that the paths start from; by default the one that the list is in.
-        columns: names of the columns ``"path"``, ``"label"`` and ``"group"`` of a CSV file; None for the usual names.
+    and ``test``; ``columns`` has other names for the columns ``"path"``, ``"label"`` and ``"group"``. Paths start from
+    ``root``, by default the folder of the list.
     """
     labelled = Labelled(root or source.parent, source)
     text = _read_text(source)
@@ -89,10 +85,8 @@ def _read_text(path: Path) -> str:
 
 def check_files_exist(labelled: Labelled) -> None:
     """Refuse a list that names a file which is not there."""
-    top = os.fspath(labelled.root)
-    for path in labelled.paths:
-        if not os.path.isfile(os.path.join(top, path)):
-            raise DataError(f"{labelled.source} names {path}, which is not in {labelled.root}")
+    if missing := missing_files(labelled.root, labelled.paths):
+        raise DataError(f"{labelled.source} names {missing[0]}, which is not in {labelled.root}")
 
 
 def _read_lines(text: str, labelled: Labelled) -> None:
@@ -151,13 +145,18 @@ def _read_table(text: str, labelled: Labelled, columns: Mapping[str, str | None]
 
 def _read_rows(rows: Any, labelled: Labelled, given: Mapping[str, str | None]) -> None:
     columns = [name.strip().lower() for name in next(rows, [])]
+    if not columns:
+        raise DataError(f"{labelled.source} has no header in its first line")
 
     def find(what: str, usual: Sequence[str]) -> int | None:
         name = given.get(what)
         if name is not None and name.strip().lower() not in columns:
             raise DataError(f"{labelled.source} has no column {name!r}: it has {', '.join(columns)}")
         names = usual if name is None else [name.strip().lower()]
-        return next((columns.index(each) for each in names if each in columns), None)
+        found = next((each for each in names if each in columns), None)
+        if found is not None and columns.count(found) > 1:
+            raise DataError(f"{labelled.source} has two columns {found!r}: name each one differently")
+        return None if found is None else columns.index(found)
 
     path_column, label_column = find("path", PATH_COLUMNS), find("label", LABEL_COLUMNS)
     if path_column is None or label_column is None:

@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from longtail.counts import IntArray
 from longtail.lab.data.batches import CROPS, BatchPlan, Order, Shard, in_order, shuffled
-from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images, InputSpec
+from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images, InMemoryImages, InputSpec
 from longtail.lab.data.decode import read_view, resize
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.mixing import Mixing
 
-__all__ = ["Batch", "Loader", "available_cores", "evaluation_loader", "training_loader"]
+__all__ = ["Batch", "FeatureLoader", "Loader", "available_cores", "evaluation_loader", "training_loader"]
 
 
 class Batch(NamedTuple):
@@ -67,7 +67,6 @@ def training_loader(
     augment: bool = True,
     mixup: float = 0.0,
     cutmix: float = 0.0,
-    image_size: int | None = None,
     shard: Shard = Shard(),
     device: torch.device | str = "cpu",
     workers: int | None = None,
@@ -75,8 +74,8 @@ def training_loader(
     """Batches of the training images, in random order and augmented.
 
     Images in memory are padded with black pixels, cropped at random and mirrored, a whole batch at once; of image files
-    a random part is scaled to ``image_size`` and mirrored, in worker processes. Where the data set has an
-    ``input_size``, images in memory are scaled to it and grey ones repeated in three channels. The sequence
+    a random part is scaled to the data set's ``input_size`` and mirrored, in worker processes. Images in memory are
+    scaled to it where there is one, and grey ones repeated in three channels. The sequence
     of batches is a pure function of (seed, epoch), whatever the number of processes and workers; but an image is mixed
     with one of the same process's part of the batch, by the λ and the box of the whole batch.
 
@@ -89,7 +88,6 @@ def training_loader(
         mixup: α of Mixup, 0 for none. The labels of mixed images are soft. Whether images are also augmented is up to
             ``augment``.
         cutmix: α of CutMix, 0 for none; with both, each batch has one of them.
-        image_size: width and height of what is read from image files; by default the data set's ``input_size``.
         shard: the part of this process.
         device: where the batches are to be. Images in memory are kept there as a whole.
         workers: processes that read image files: one for each core, up to 8, by default; 0 reads in this one.
@@ -101,13 +99,11 @@ def training_loader(
         >>> len(loader), batch.images.shape, batch.labels.shape
         (11, torch.Size([118, 1, 8, 8]), torch.Size([118]))
     """
-    order = order or shuffled(len(dataset.train), seed)
-    plan = BatchPlan(len(order(0)), batch_size, shard)
+    plan = BatchPlan(order or shuffled(len(dataset.train), seed), batch_size, shard)
     if plan.smallest < shard.processes:
         raise ValueError(f"a batch of {plan.smallest} images is too small for {shard.processes} processes")
-    loader = _loader(dataset, dataset.train, order, plan, image_size, seed if augment else None, device, workers)
     mixing = Mixing(mixup, cutmix, classes=len(dataset.classes), seed=seed)
-    return _MixedLoader(loader, mixing) if mixing else loader
+    return _loader(dataset, dataset.train, plan, device, workers, seed if augment else None, mixing)
 
 
 def evaluation_loader(
@@ -115,7 +111,6 @@ def evaluation_loader(
     batch_size: int,
     *,
     images: Images | None = None,
-    image_size: int | None = None,
     shard: Shard = Shard(),
     device: torch.device | str = "cpu",
     workers: int | None = None,
@@ -128,7 +123,6 @@ def evaluation_loader(
         dataset: what to evaluate on, and how its images are normalised.
         batch_size: most images of a batch, over all processes.
         images: others than the test images.
-        image_size: as in :func:`training_loader`, like all that follow.
         shard: the part of this process; its part of a batch can be empty.
         device: where the batches are to be.
         workers: processes that read image files.
@@ -139,28 +133,23 @@ def evaluation_loader(
         500
     """
     chosen = dataset.test if images is None else images
-    plan = BatchPlan(len(chosen), batch_size, shard)
-    return _loader(dataset, chosen, in_order(len(chosen)), plan, image_size, None, device, workers)
+    return _loader(dataset, chosen, BatchPlan(in_order(len(chosen)), batch_size, shard), device, workers)
 
 
 def _loader(
     dataset: ImageDataset,
     images: Images,
-    order: Order,
     plan: BatchPlan,
-    image_size: int | None,
-    augment_seed: int | None,
     device: torch.device | str,
     workers: int | None,
+    augment_seed: int | None = None,
+    mixing: Mixing | None = None,
 ) -> Loader:
     normalise = _Normalise(dataset, torch.device(device))
-    if isinstance(images, ImageFiles):
-        crops = _Crops(dataset, images, image_size, augment_seed)
-        return _FileLoader(crops, order, plan, normalise, min(8, available_cores()) if workers is None else workers)
-    pixels = images.images.to(device)
-    whole = _Whole(pixels) if augment_seed is None else _PadCropFlip(pixels, dataset.pad, dataset.flip, augment_seed)
-    scaled = _ScaledToInput(whole, dataset.input_size, dataset.interpolation, len(dataset.mean))
-    return _InMemoryLoader(scaled, images.labels.to(device), order, plan, normalise)
+    if isinstance(images, InMemoryImages):
+        return _ImageLoader(plan, mixing, dataset, images, augment_seed, normalise)
+    workers = min(8, available_cores()) if workers is None else workers
+    return _FileLoader(plan, mixing, _Crops(dataset, images, augment_seed), normalise, workers)
 
 
 def leave_signals_to_parent(_: int) -> None:
@@ -202,17 +191,112 @@ class _Normalise:
         return torch.addcmul(shift, values, scale, out=values)
 
 
-class _Whole:
-    """Images in memory as they are."""
+class _BatchLoader:
+    """What all loaders share: batches by a plan, mixed or not."""
 
-    def __init__(self, images: Tensor) -> None:
-        self.images = images
+    def __init__(self, plan: BatchPlan, mixing: Mixing | None) -> None:
+        self.plan, self.mixing = plan, mixing
 
-    def draw(self, epoch: int, count: int) -> IntArray:
-        return np.zeros(count, dtype=np.int64)
+    def __len__(self) -> int:
+        return len(self.plan)
 
-    def take(self, chosen: Tensor, drawn: Tensor) -> Tensor:
-        return self.images[chosen]
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from batch ``start`` on."""
+        for batch, (inputs, labels) in enumerate(self._read(epoch, start), start):
+            if self.mixing:
+                inputs, labels = self.mixing(inputs, labels, epoch, batch)
+            yield Batch(inputs, labels, self.plan.part(batch)[1])
+
+    def _read(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        raise NotImplementedError
+
+
+class _InMemoryLoader(_BatchLoader):
+    """Batches of what is in memory on the device."""
+
+    def __init__(self, plan: BatchPlan, mixing: Mixing | None, labels: Tensor) -> None:
+        super().__init__(plan, mixing)
+        self.labels = labels
+
+    def _read(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        order = self.plan.samples(epoch)
+        samples, drawn = (torch.from_numpy(each).to(self.labels.device) for each in (order, self._draw(epoch, order)))
+        for part in self.plan.parts_from(start):
+            yield self._take(samples[part], drawn[part]), self.labels.index_select(0, samples[part])
+
+    def _draw(self, epoch: int, order: IntArray) -> IntArray:
+        """A random number for each sample of an epoch."""
+        raise NotImplementedError
+
+    def _take(self, samples: Tensor, drawn: Tensor) -> Tensor:
+        """Samples of a batch, by their random numbers."""
+        raise NotImplementedError
+
+
+class FeatureLoader(_InMemoryLoader):
+    """Batches of features for a head, each sample in one of its views, drawn anew in each epoch by ``seed``.
+
+    Features are float32 of shape (N, V, D), V views of each image; by default samples come in order. The rest is as in
+    :func:`training_loader`.
+
+    Example:
+        >>> loader = FeatureLoader(torch.zeros(10, 1, 64), torch.arange(10), batch_size=4)
+        >>> [tuple(batch.images.shape) for batch in loader.epoch(0)]
+        [(4, 64), (3, 64), (3, 64)]
+    """
+
+    def __init__(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        batch_size: int,
+        *,
+        order: Order | None = None,
+        seed: int = 0,
+        mixing: Mixing | None = None,
+        shard: Shard = Shard(),
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(BatchPlan(order or in_order(len(features)), batch_size, shard), mixing, labels.to(device))
+        self.rows, self.views, self.seed = features.flatten(0, 1).to(device), features.shape[1], seed
+
+    def _draw(self, epoch: int, order: IntArray) -> IntArray:
+        rows = order * self.views
+        if self.views > 1:
+            rows = rows + np.random.default_rng([self.seed, epoch, CROPS]).integers(0, self.views, len(order))
+        return rows
+
+    def _take(self, samples: Tensor, drawn: Tensor) -> Tensor:
+        return self.rows.index_select(0, drawn)
+
+
+class _ImageLoader(_InMemoryLoader):
+    """Batches of images in memory as the network takes them: cropped, scaled, grey repeated in each channel."""
+
+    def __init__(
+        self,
+        plan: BatchPlan,
+        mixing: Mixing | None,
+        dataset: ImageDataset,
+        images: InMemoryImages,
+        augment_seed: int | None,
+        normalise: _Normalise,
+    ) -> None:
+        super().__init__(plan, mixing, images.labels.to(normalise.device))
+        self.images, self.normalise = images.images.to(normalise.device), normalise
+        self.size, self.interpolation, self.channels = dataset.input_size, dataset.interpolation, len(dataset.mean)
+        self.crops = None
+        if augment_seed is not None:
+            self.crops = _PadCropFlip(self.images, dataset.pad, dataset.flip, augment_seed)
+
+    def _draw(self, epoch: int, order: IntArray) -> IntArray:
+        return order if self.crops is None else self.crops.draw(epoch, len(order))
+
+    def _take(self, samples: Tensor, drawn: Tensor) -> Tensor:
+        pixels = self.images[samples] if self.crops is None else self.crops.take(samples, drawn)
+        if self.size is not None and len(pixels):
+            pixels = resize(pixels, self.size, self.interpolation).expand(-1, self.channels, -1, -1)
+        return self.normalise(pixels)
 
 
 class _PadCropFlip:
@@ -260,58 +344,12 @@ class _PadCropFlip:
         return crops.view(-1, *images.shape[1:])
 
 
-class _ScaledToInput:
-    """Images in memory as the network takes them: scaled, grey repeated in each channel."""
-
-    def __init__(self, images: _Whole | _PadCropFlip, size: int | None, interpolation: str, channels: int) -> None:
-        self.images, self.size, self.interpolation, self.channels = images, size, interpolation, channels
-        self.draw = images.draw
-
-    def take(self, chosen: Tensor, drawn: Tensor) -> Tensor:
-        pixels = self.images.take(chosen, drawn)
-        if self.size is None or not len(pixels):
-            return pixels
-        return resize(pixels, self.size, self.interpolation).expand(-1, self.channels, -1, -1)
-
-
-class _InMemoryLoader:
-    def __init__(
-        self, images: _ScaledToInput, labels: Tensor, order: Order, plan: BatchPlan, normalise: _Normalise
-    ) -> None:
-        self.images, self.labels, self.order, self.plan, self.normalise = images, labels, order, plan, normalise
-
-    def __len__(self) -> int:
-        return len(self.plan)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        order = self.plan.samples(self.order, epoch)
-        device = self.labels.device
-        drawn = torch.from_numpy(self.images.draw(epoch, len(order))).to(device)
-        samples = torch.from_numpy(order).to(device)
-        for batch in self.plan.batches_from(start):
-            part, total = self.plan.part(batch)
-            pixels = self.images.take(samples[part], drawn[part])
-            yield Batch(self.normalise(pixels), self.labels[samples[part]], total)
-
-
-class _MixedLoader:
-    def __init__(self, loader: Loader, mixing: Mixing) -> None:
-        self.loader, self.mixing = loader, mixing
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        for batch, (images, labels, total) in enumerate(self.loader.epoch(epoch, start), start):
-            yield Batch(*self.mixing(images, labels, epoch, batch), total)
-
-
 class _Crops(Dataset[Any]):
     """Reads the crop of one image file in a worker process; a broken file is returned as its error."""
 
-    def __init__(self, dataset: ImageDataset, files: ImageFiles, size: int | None, augment_seed: int | None) -> None:
+    def __init__(self, dataset: ImageDataset, files: ImageFiles, augment_seed: int | None) -> None:
         self.files, self.augment_seed, self.flip = files, augment_seed, dataset.flip
-        self.size = size or dataset.input_size or InputSpec.input_size
+        self.size = dataset.input_size or InputSpec.input_size
         self.interpolation, self.crop_fraction = dataset.interpolation, dataset.crop_fraction
 
     def __getitem__(self, request: tuple[int, int, int]) -> tuple[Tensor | DataError, int]:
@@ -321,7 +359,7 @@ class _Crops(Dataset[Any]):
         seed = self.augment_seed
         draw = None if seed is None else random.Random(f"{seed} {epoch} {position}")
         try:
-            return read_view(path, self.size, draw, self.flip, self.interpolation, self.crop_fraction), label
+            return read_view(path, self.size, self.interpolation, self.crop_fraction, draw, self.flip), label
         except DataError as error:
             return error, label
 
@@ -340,25 +378,25 @@ class _Crops(Dataset[Any]):
 class _Requests:
     """What to read next: the loader and its workers live for the whole training, the epoch changes."""
 
-    def __init__(self, order: Order, plan: BatchPlan) -> None:
-        self.order, self.plan = order, plan
+    def __init__(self, plan: BatchPlan) -> None:
+        self.plan = plan
         self.epoch = self.start = 0
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
-        order = self.plan.samples(self.order, self.epoch)
-        for batch in self.plan.batches_from(self.start):
-            part, _ = self.plan.part(batch)
+        order = self.plan.samples(self.epoch)
+        for part in self.plan.parts_from(self.start):
             positions = range(part.start, part.stop)
             yield [(self.epoch, *request) for request in zip(positions, order[part].tolist(), strict=True)]
 
-    def __len__(self) -> int:
-        return len(self.plan) - self.start
 
+class _FileLoader(_BatchLoader):
+    """Batches of image files, read by worker processes."""
 
-class _FileLoader:
-    def __init__(self, crops: _Crops, order: Order, plan: BatchPlan, normalise: _Normalise, workers: int) -> None:
-        self.plan, self.normalise = plan, normalise
-        self._requests = _Requests(order, plan)
+    def __init__(
+        self, plan: BatchPlan, mixing: Mixing | None, crops: _Crops, normalise: _Normalise, workers: int
+    ) -> None:
+        super().__init__(plan, mixing)
+        self.normalise, self._requests = normalise, _Requests(plan)
         self._loader = DataLoader(
             crops,
             batch_sampler=self._requests,
@@ -371,16 +409,12 @@ class _FileLoader:
             generator=torch.Generator(),
         )
 
-    def __len__(self) -> int:
-        return len(self.plan)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+    def _read(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         self._requests.epoch, self._requests.start = epoch, start
-        for batch, loaded in enumerate(self._loader, start):
+        for loaded in self._loader:
             if isinstance(loaded, DataError):
                 # Another one: a variable here that held the error raised would tie this frame, and with it the workers,
                 # into a cycle, and PyTorch waits 5 seconds for each worker that the garbage collector finds.
                 raise DataError(str(loaded))
             pixels, labels = loaded
-            total = self.plan.part(batch)[1]
-            yield Batch(self.normalise(pixels), labels.to(self.normalise.device, non_blocking=True), total)
+            yield self.normalise(pixels), labels.to(self.normalise.device, non_blocking=True)

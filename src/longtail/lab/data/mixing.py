@@ -52,17 +52,7 @@ class Mixing:
         return bool(self.mixup or self.cutmix)
 
     def __call__(self, images: Tensor, labels: Tensor, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
-        """Mix the images of a batch.
-
-        Args:
-            images: floating point, shape (B, channels, height, width).
-            labels: class indices, shape (B,).
-            epoch: which one this is.
-            batch: which one of the epoch.
-
-        Returns:
-            The mixed images, and soft labels in float32 of shape (B, C).
-        """
+        """Mixed images of a batch in floating point, and soft labels in float32 of shape (B, C)."""
         draw = np.random.default_rng([self.seed, epoch, MIXING, batch])
         cut = self.cutmix > 0 and (not self.mixup or draw.random() < 0.5)
         share = draw.beta(*(self.cutmix if cut else self.mixup,) * 2)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,15 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images, InMemoryImages, InputSpec
+from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images, InputSpec
 from longtail.lab.data.decode import read_view, resize
 from longtail.lab.data.errors import DataError
-from longtail.lab.files import Cache
+from longtail.lab.data.file_cache import content_digests
 
-__all__ = ["ImageViews", "ViewRequest", "content_digests"]
-
-RACY_NANOSECONDS = 2_000_000_000
-"""A file that was written so shortly before it was hashed may be written again without a change of its time."""
+__all__ = ["ImageViews", "ViewRequest"]
 
 
 class ViewRequest(NamedTuple):
@@ -39,47 +34,6 @@ class ViewRequest(NamedTuple):
     """0 is the crop of evaluation; the others are augmented."""
     digest: bytes
     """SHA-256 of the image's content, from which an augmented view is drawn."""
-
-
-def content_digests(images: Images) -> list[bytes]:
-    """SHA-256 of the content of each image: of its file, or of its pixels.
-
-    A file whose size and time of modification have not changed since it was last hashed is not read again.
-
-    Example:
-        >>> images = InMemoryImages(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0, 1])
-        >>> len(set(content_digests(images))), content_digests(images)[0].hex()[:8]
-        (1, 'f5a5fd42')
-    """
-    if isinstance(images, InMemoryImages):
-        return [hashlib.sha256(pixels).digest() for pixels in images.images.contiguous().numpy()]
-    return _file_digests(images)
-
-
-def _file_digests(files: ImageFiles) -> list[bytes]:
-    cache = Cache("digests", files.root)
-    known: dict[str, list[Any]] = cache.load()
-    found, changed = [], False
-    for index in range(len(files)):
-        path, name = files.path(index), os.fsdecode(bytes(files.paths[index]))
-        try:
-            now = time.time_ns()
-            status = path.stat()
-            stamp = [status.st_size, status.st_mtime_ns]
-            entry = known.get(name)
-            if entry is not None and entry[:2] == stamp:
-                found.append(bytes.fromhex(entry[2]))
-                continue
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256")
-        except OSError as error:
-            raise DataError(f"{path} is no readable image: {error.strerror}") from None
-        found.append(digest.digest())
-        if now - status.st_mtime_ns > RACY_NANOSECONDS:
-            known[name], changed = [*stamp, digest.hexdigest()], True
-    if changed:
-        cache.save(known)
-    return found
 
 
 class ImageViews(Dataset[Any]):
@@ -131,7 +85,7 @@ class ImageViews(Dataset[Any]):
             return self._from_memory(self.images.images[request.image], draw)
         path, size = self.images.path(request.image), self.input_size or InputSpec.input_size
         try:
-            return read_view(path, size, draw, self.flip, self.interpolation, self.crop_fraction)
+            return read_view(path, size, self.interpolation, self.crop_fraction, draw, self.flip)
         except DataError as error:
             return error
 

@@ -2,20 +2,20 @@
 
 from longtail.lab.experiments.executors import ExecutorOptions
 from longtail.lab.experiments.paper import (
+    SWEEPS,
     beta_sweep,
     heatmap,
     losses,
     rescaled,
+    small_parents,
+    small_protocol,
     table2,
     table3,
     training_curves,
 )
 from longtail.lab.experiments.published import Published, published, published_entries
-from longtail.lab.experiments.records import keep_records
-from longtail.lab.experiments.registry import SWEEPS
-from longtail.lab.experiments.results import load_results
+from longtail.lab.experiments.results import keep_records, load_results
 from longtail.lab.experiments.search import Candidate, SearchOptions
-from longtail.lab.experiments.small import small_parents, small_protocol
 from longtail.lab.experiments.sweep import SweepResult, estimate, run_sweep
 from longtail.lab.experiments.sweep_files import expand, read_sweep
 from longtail.lab.experiments.tune import TuneResult, estimate_tuning, tune

@@ -64,7 +64,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorOptions:
-    """Where runs go, and what each of them gets.
+    """How many runs train at a time, and on which machines.
 
     Example:
         >>> ExecutorOptions(executor="local", address="auto")
@@ -75,11 +75,11 @@ class ExecutorOptions:
     executor: Literal["local", "ray"] = "local"
     """local: processes on this machine. ray: a Ray cluster."""
     cpus_per_run: int = 1
-    """Threads of a run; there are as many runs at a time as cores allow."""
+    """Threads of each run; as many runs train at a time as there are cores for."""
     gpus_per_run: float | None = None
-    """GPUs of a run, at most 1; by default 1 where there are any, and 0 on a cluster."""
+    """GPUs of each run, at most 1; by default 1 where there are any, and 0 on a cluster."""
     address: str | None = None
-    """Of a Ray cluster that is running, auto for that of this machine; without it one is started here."""
+    """Address of a running Ray cluster, auto for one on this machine; by default one is started here."""
 
     @config_errors()
     def __post_init__(self) -> None:
@@ -102,13 +102,7 @@ def make_executor(where: ExecutorOptions, options: RunOptions) -> Executor:
 
 
 class LocalExecutor:
-    """Worker processes of this machine, reused from run to run; a run whose process dies resumes in another one.
-
-    Example:
-        >>> with LocalExecutor(ExecutorOptions(cpus_per_run=10_000), RunOptions()) as executor:
-        ...     executor.slots
-        1
-    """
+    """Worker processes of this machine, reused from run to run; a run whose process dies resumes in another one."""
 
     def __init__(self, where: ExecutorOptions, options: RunOptions) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):

@@ -1,9 +1,9 @@
-"""The tables and figures of the paper as lists of run configurations."""
+"""The tables and figures of the paper as lists of run configurations, and a protocol that a laptop can repeat."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from longtail._checks import check_choice, check_positive_integer
@@ -15,24 +15,26 @@ from longtail.lab.recipes import cifar, imagenet
 from longtail.losses import owners_of
 
 __all__ = [
-    "CIFAR",
     "GAMMAS",
-    "IMBALANCES",
-    "LARGE",
+    "SWEEPS",
+    "Sweep",
     "beta_sweep",
     "heatmap",
-    "long_tailed",
     "losses",
     "rescaled",
+    "small_parents",
+    "small_protocol",
     "table2",
     "table3",
     "training_curves",
 ]
 
 CIFAR = ("cifar10", "cifar20", "cifar100")
+CIFAR_TABLE2 = ("cifar10", "cifar100")
 LARGE = ("inaturalist2017", "inaturalist2018", "imagenet")
 IMBALANCES = (200.0, 100.0, 50.0, 20.0, 10.0)
 GAMMAS = (0.5, 1.0, 2.0)
+SMALL_EPOCHS = 20
 
 
 def losses(
@@ -57,7 +59,7 @@ def table2(dataset: str) -> list[RunConfig]:
         >>> len(table2("cifar10")), table2("cifar10")[-1].loss.slug
         (35, 'sigmoid_0.9999')
     """
-    check_choice("dataset", dataset, ("cifar10", "cifar100"))
+    check_choice("dataset", dataset, CIFAR_TABLE2)
     chosen = [entry for entry in published_entries() if entry["data"] == dataset]
     return [
         cifar(long_tailed(dataset, entry["imbalance"]), _loss(entry))
@@ -158,15 +160,91 @@ def rescaled(
 
 
 def long_tailed(dataset: str, imbalance: float) -> DataConfig:
-    """A long-tailed data set.
-
-    Example:
-        >>> long_tailed("cifar10", 50).subset.imbalance
-        50.0
-    """
+    """A long-tailed data set."""
     return DataConfig(name=dataset, subset=SubsetOptions(imbalance=float(imbalance)))
 
 
 def _loss(entry: Mapping[str, object]) -> LossConfig:
     values: dict[str, Any] = {name: entry[name] for name in ("weighting", "beta", "gamma")}
     return LossConfig(name=str(entry["loss"]), **values)
+
+
+def small_protocol(dataset: str) -> list[RunConfig]:
+    """ResNet-8 on CIFAR-10 or CIFAR-100 at imbalance 100 and 50, with the paper's recipe shortened to 20 epochs.
+
+    Softmax, sigmoid and focal loss (γ = 1), each plain and with the β of the paper's best loss there; softmax weighted
+    by inverse frequency and by its square root; and what came after the paper: weights that are 1 on average over
+    samples, deferred weights, balanced softmax, LDAM with deferred weights, and class-balanced sampling. At 50 also
+    softmax with each β of figure 5.
+
+    Example:
+        >>> runs = small_protocol("cifar100")
+        >>> len(runs), [run.loss.slug for run in runs[:4]]
+        (29, ['softmax', 'softmax_0.9', 'sigmoid', 'sigmoid_0.9'])
+    """
+    check_choice("dataset", dataset, CIFAR_TABLE2)
+    runs = [run for imbalance in (100.0, 50.0) for run in _compared(dataset, imbalance)]
+    runs += [_small_run(dataset, 50.0, LossConfig(beta=beta)) for beta in BETAS]
+    return list(dict.fromkeys(runs))  # the β of the paper's best loss is one of figure 5, too
+
+
+def small_parents(runs: Sequence[RunConfig]) -> list[RunConfig]:
+    """The plain softmax runs, whose heads are retrained (cRT) and adjusted (τ-normalisation, logit adjustment).
+
+    Example:
+        >>> [run.title for run in small_parents(small_protocol("cifar10"))]
+        ['softmax', 'softmax']
+    """
+    return [run for run in runs if run.title == "softmax"]
+
+
+def _compared(dataset: str, imbalance: float) -> list[RunConfig]:
+    beta = _paper_beta(dataset, imbalance)
+    chosen = losses(betas=(None, beta), gammas=(1.0,))
+    chosen += [LossConfig(weighting="inverse"), LossConfig(weighting="inverse_sqrt")]
+    chosen += [LossConfig(beta=beta, normalize="samples"), LossConfig(name="logit_adjusted")]
+    runs = [_small_run(dataset, imbalance, loss) for loss in chosen]
+    deferred = [LossConfig(name=loss, beta=beta, defer_reweighting=0.8) for loss in ("softmax", "ldam")]
+    runs += [_small_run(dataset, imbalance, loss) for loss in deferred]
+    plain = _small_run(dataset, imbalance, LossConfig())
+    return [*runs, replace(plain, data=replace(plain.data, sampling="class_balanced"))]
+
+
+def _small_run(dataset: str, imbalance: float, loss: LossConfig) -> RunConfig:
+    config = cifar(long_tailed(dataset, imbalance), loss, SMALL_EPOCHS)
+    return replace(config, model=ModelConfig(name="resnet8"), test_every=5)
+
+
+def _paper_beta(dataset: str, imbalance: float) -> float:
+    """That of the best loss of Table 2."""
+    (beta,) = (
+        entry["beta"]
+        for entry in published_entries()
+        if (entry["data"], entry["imbalance"], entry["weighting"]) == (dataset, imbalance, "effective")
+    )
+    return float(beta)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A table or figure of the paper, or the protocol for a laptop."""
+
+    runs: Callable[[str], list[RunConfig]]
+    """The runs on a data set."""
+    datasets: tuple[str, ...]
+    """What the paper has it for."""
+    about: str
+    seeds: int = 1
+    """Default number of seeds."""
+
+
+SWEEPS: Mapping[str, Sweep] = {
+    "table2": Sweep(table2, CIFAR_TABLE2, "plain losses and the best class-balanced one, 6 imbalances"),
+    "beta_sweep": Sweep(beta_sweep, CIFAR, "figure 5: all losses with and without the term, each β, imbalance 50"),
+    "heatmap": Sweep(heatmap, CIFAR, "appendix A: 5 losses, plain and with 4 β, 5 imbalances"),
+    "table3": Sweep(table3, LARGE, "ResNet-50, -101, -152, softmax and class-balanced focal, 224 and 320 pixels"),
+    "training_curves": Sweep(training_curves, (*LARGE, *CIFAR), "figure 7: softmax against class-balanced focal"),
+    "small": Sweep(
+        small_protocol, CIFAR_TABLE2, "ResNet-8, 20 epochs, imbalance 100 and 50: for a laptop, 2 seeds", seeds=2
+    ),
+}

@@ -11,18 +11,15 @@ from longtail.lab.data import ImageDataset
 from longtail.lab.experiments.executors import Executor, LocalExecutor
 from longtail.lab.experiments.task import FeatureShard
 from longtail.lab.models.features import SHARD_SIZE
-from longtail.lab.training import Interrupted, TrainingError, stop_signals
-from longtail.lab.training.frozen import FeatureProgress, FrozenBackbone
+from longtail.lab.training import TrainingError, stop_signals
+from longtail.lab.training.display import FeatureProgress
+from longtail.lab.training.frozen import FrozenBackbone
 
 __all__ = ["prepare_features"]
 
 
 def prepare_features(
-    config: RunConfig,
-    dataset: ImageDataset,
-    options: RunOptions,
-    executor: Executor,
-    console: Console | None = None,
+    config: RunConfig, dataset: ImageDataset, options: RunOptions, executor: Executor, console: Console | None = None
 ) -> None:
     """Compute the features of a run with a frozen backbone that are not in the cache, with all cores or a cluster.
 
@@ -44,7 +41,7 @@ def prepare_features(
         while left:
             if stop.requested:
                 executor.stop()
-                raise Interrupted(f"interrupted with {progress.described}; run the same command to resume")
+                raise progress.interrupted()
             for task, _, outcome in executor.wait(0.5):
                 if outcome.kind != "done":
                     raise TrainingError(f"cannot compute features on the cluster: {outcome.message}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from statistics import mean
 from typing import Self
 
 from rich import progress
 from rich.console import Console
 from rich.table import Column
 
+from longtail.lab.training import RunFolder
 from longtail.lab.training.cost import duration
 
 __all__ = ["Progress"]
@@ -37,7 +40,7 @@ class Progress:
         is_terminal = self.console.is_terminal
         self.bar = progress.Progress(*columns, last, console=self.console, transient=True, disable=not is_terminal)
         self.task = self.bar.add_task("", total=total, state="")
-        self.waits, self.last_line = False, time.monotonic()
+        self.waits, self.last_line, self.began = False, time.monotonic(), time.time()
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -79,18 +82,37 @@ class Progress:
             self.say(f"waiting for {run_id}, which is in use by another process")
         self.waits = True
 
-    def show(self, running: int, elsewhere: int, slots: int) -> None:
-        """Bring the bar up to date, or write a line if there was none for a minute."""
-        left = self.total - self.done - self.failed - self.skipped
-        mean = sum(self.seconds) / len(self.seconds) if self.seconds else self.expected
+    def show(self, runs: Sequence[RunFolder], elsewhere: int, slots: int) -> None:
+        """Bring the bar up to date, or write a line if there was none for a minute.
+
+        Args:
+            runs: those that are under way or about to begin; their folders say how far they are.
+            elsewhere: how many another process has.
+            slots: how many run at a time.
+        """
+        found = [progress for run in runs if (progress := run.progress(self.began))]
+        total, ended = self.total - self.skipped, self.done + self.failed
+        seconds = self._seconds_left(total - ended, found, slots)
         others = f" + {elsewhere} elsewhere" if elsewhere else ""
         failed = f", {self.failed} failed" if self.failed else ""
-        eta = "" if mean is None else f", {duration(left * mean / slots)} left"
-        state = f"{running}{others} running{failed}{eta}"
-        total = self.total - self.skipped
-        self.bar.update(self.task, completed=self.done + self.failed, total=total, state=state)
-        if not self.console.is_terminal and time.monotonic() - self.last_line >= LINE_SECONDS:
+        eta = "" if seconds is None else f", {duration(seconds)} left"
+        state = f"{min(len(runs), slots)}{others} running{failed}{eta}"
+        self.bar.update(self.task, completed=ended + sum(share for share, _ in found), total=total, state=state)
+        is_due = time.monotonic() - self.last_line >= LINE_SECONDS
+        if not self.console.is_terminal and (is_due or (self.expected is None and seconds is not None)):
             self.say(f"{self.done}/{total} runs done, {state}")
+        if self.expected is None and seconds is not None:
+            self.expected = seconds * slots / max(total - ended, 1)
+
+    def _seconds_left(self, runs: int, found: Sequence[tuple[float, float]], slots: int) -> float | None:
+        """Of so many runs, some of which say how far they are."""
+        whole = self.seconds or [left / (1 - share) for share, left in found if share < 1]
+        if not whole and self.expected is None:
+            return None
+        mean_seconds = mean(whole or [self.expected or 0.0])
+        left = [seconds for _, seconds in found]
+        waiting = max(runs - len(found), 0) * mean_seconds
+        return max([(sum(left) + waiting) / slots, *left])
 
     def say(self, text: str) -> None:
         """A line that stays."""

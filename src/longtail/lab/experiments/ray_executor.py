@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,13 +30,7 @@ CONNECT_SECONDS = 10.0
 
 
 class RayExecutor:
-    """A Ray cluster, a running one or one started here; a run whose worker or node dies resumes on another.
-
-    Example:
-        >>> with RayExecutor(ExecutorOptions(executor="ray"), RunOptions()) as executor:  # doctest: +SKIP
-        ...     executor.submit("train", config)
-        ...     executor.wait(3600.0)
-    """
+    """A Ray cluster, a running one or one started here; a run whose worker or node dies resumes on another."""
 
     def __init__(self, where: ExecutorOptions, options: RunOptions) -> None:
         # Without a word about how usage is counted: nothing is sent anywhere.
@@ -58,7 +54,7 @@ class RayExecutor:
             accelerator=options.accelerator if self.gpus or options.accelerator != "auto" else "cpu",
         )
         self.pending: dict[Any, Job] = {}
-        self.thread = ThreadPoolExecutor(1)  # Ray's processes live as long as the thread that started them
+        self.thread = futures.ThreadPoolExecutor(1)  # Ray's processes live as long as the thread that started them
         self._connect(where.address)
         if problem := _too_large(self.ray.nodes(), self.cpus, self.gpus):
             ray.shutdown()
@@ -83,12 +79,18 @@ class RayExecutor:
             # An exception of a signal in the middle of its start can crash Ray, and only outside of the main thread it
             # leaves SIGTERM alone.
             with stop_signals() as stop:
-                self.thread.submit(start).result()
+                others, started = _descendants(), self.thread.submit(start)
+                while not (started.done() or stop.requested):
+                    futures.wait([started], 0.2)
+            if stop.requested:  # the rest of its start could take half a minute
+                for pid in _descendants():
+                    if pid not in others:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+                raise KeyboardInterrupt
+            started.result()
         except Exception as error:
             raise ConfigError(f"{problem}: {' '.join(str(error).split())[:200]}") from None
-        if stop.requested:
-            self.ray.shutdown()
-            raise KeyboardInterrupt
 
     @property
     def slots(self) -> int:
@@ -146,6 +148,19 @@ class RayExecutor:
         except exceptions.RayError as error:
             return Outcome("failed", " ".join(str(error).split())[:300])
         return outcome
+
+
+def _descendants() -> list[int]:
+    """Processes that this one has started, and those that they have, as far as the system tells."""
+    children: dict[int, list[int]] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(file.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(file.parent.name))
+    found = children.get(os.getpid(), [])
+    for pid in found:
+        found += children.get(pid, [])
+    return found
 
 
 def _too_large(nodes: list[dict[str, Any]], cpus: float, gpus: float) -> str | None:

@@ -25,6 +25,7 @@ from longtail.lab.training.run_folder import LOCATIONS, RunFolder
 __all__ = [
     "FIRST",
     "SETTING",
+    "keep_records",
     "load_results",
     "row_key",
     "run_folder_of",
@@ -139,12 +140,7 @@ def load_results(runs: Path | str) -> pd.DataFrame:
 
 
 def run_folder_of(runs: Path | str, run_id: str) -> RunFolder:
-    """The folder of one of the runs that :func:`load_results` found; a run folder may have been given itself.
-
-    Example:
-        >>> run_folder_of("runs/digits", "digits").path.as_posix()
-        'runs/digits'
-    """
+    """The folder of one of the runs that :func:`load_results` found; a run folder may have been given itself."""
     path = Path(runs) / run_id
     return RunFolder(path if path.is_dir() else Path(runs))
 
@@ -337,3 +333,38 @@ def write_results(frame: pd.DataFrame, path: Path | str) -> None:
         }
         text = frame.assign(**texts).to_csv(index=False, lineterminator="\n")
     write_atomically(path, text)
+
+
+def keep_records(runs: Path | str, folder: Path | str) -> int:
+    """Copy what was asked for and what came out of each complete run, and return how many there are.
+
+    A record is a run folder without weights, checkpoints and TensorBoard's events, and of the chosen images it has the
+    hash alone: all that reads results reads records, too.
+
+    Args:
+        runs: folder of run folders.
+        folder: where to; a record that is there already is replaced.
+
+    Example:
+        >>> keep_records("nowhere", "records")
+        Traceback (most recent call last):
+        longtail.lab.config.errors.ConfigError: nowhere/ holds no runs: it does not exist
+    """
+    runs, folder = Path(runs), Path(folder)
+    frame = load_results(runs)
+    complete = frame[frame["status"] == "complete"]["run_id"].unique().tolist()  # with adjustments, more than once
+    for run_id in complete:
+        if run_folder_of(runs, run_id).path.resolve() == (folder / run_id).resolve():
+            raise ConfigError(f"records of {runs}/ cannot be kept in the same folder")
+    for run_id in complete:
+        run = run_folder_of(runs, run_id)
+        record = RunFolder(folder / run_id)
+        data = {name: value for name, value in run.data().items() if name not in ("indices", "locations")}
+        write_atomically(record.config_file, run.config_file.read_bytes())
+        write_atomically(record.data_file, json.dumps(data, ensure_ascii=False) + "\n")
+        write_atomically(record.metrics_file, run.metrics_file.read_bytes())
+        for path in sorted((run.path / "adjustments").glob("*.json")):
+            write_atomically(record.path / "adjustments" / path.name, path.read_bytes())
+        # Last, as in the run itself: a record that has one is whole.
+        write_atomically(record.result_file, run.result_file.read_bytes())
+    return len(complete)

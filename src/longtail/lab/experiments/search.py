@@ -13,13 +13,13 @@ from longtail._checks import check_in_unit_interval, check_non_negative, check_p
 from longtail.lab.config import ConfigError, LossConfig, config_errors
 from longtail.lab.data.summary import BETAS
 from longtail.lab.experiments.paper import GAMMAS, losses
-from longtail.losses import LOSSES, owners_of
+from longtail.losses import LOSSES, find_loss, owners_of
 
 __all__ = ["Candidate", "Grid", "SearchOptions", "Tpe", "is_hopeless"]
 
 KINDS = ("softmax", "sigmoid", "focal", "logit_adjusted")
 """The losses of the paper, and balanced softmax, which accounts for the class prior and is tried without weights."""
-PRIOR_AWARE = ("logit_adjusted",)
+PRIOR_AWARE = tuple(name for name, kind in LOSSES.items() if kind.scheme == "uniform")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +48,9 @@ class SearchOptions:
 
     @config_errors()
     def __post_init__(self) -> None:
-        unknown = [name for name in self.losses if name not in LOSSES]
-        if unknown or not self.losses:
-            raise ValueError(f"losses must be among {', '.join(LOSSES)}, got {' '.join(self.losses) or 'none'}")
+        if not self.losses:
+            raise ValueError(f"losses must be among {', '.join(LOSSES)}, got none")
+        object.__setattr__(self, "losses", tuple(map(find_loss, self.losses)))
         for beta in self.betas:
             check_in_unit_interval("betas", beta)
         for gamma in self.gammas:
@@ -128,12 +128,7 @@ def is_hopeless(scores: Sequence[float], best: Sequence[float], threshold: float
 
 
 class Grid:
-    """All losses of the options, in order; nothing is kept beside the run folders.
-
-    Example:
-        >>> len(Grid(SearchOptions()).losses())
-        26
-    """
+    """All losses of the options, in order; nothing is kept beside the run folders."""
 
     def __init__(self, options: SearchOptions) -> None:
         self.options = options

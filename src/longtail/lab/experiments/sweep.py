@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,16 +15,15 @@ from longtail.lab.data import DataError, open_dataset
 from longtail.lab.experiments.executors import Executor, ExecutorOptions, make_executor
 from longtail.lab.experiments.prepare import prepare_features
 from longtail.lab.experiments.progress import Progress
+from longtail.lab.experiments.runs import Runs
 from longtail.lab.experiments.task import Outcome
 from longtail.lab.files import check_writable
-from longtail.lab.training import Interrupted, RunFolder, TrainingError, identify, open_data, stop_signals
+from longtail.lab.training import RunFolder, TrainingError, identify, open_data
 from longtail.lab.training.cost import Cost, duration
 from longtail.lab.training.frozen import FrozenBackbone
+from longtail.lab.training.loop import tested_images
 
 __all__ = ["Estimate", "SweepResult", "complete_runs", "estimate", "measure_speeds", "run_sweep"]
-
-# How long to leave alone a run that another process has.
-AGAIN_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,6 @@ def run_sweep(
         >>> run_sweep(rescaled(table2("cifar10"), epochs=30, model="resnet8"))  # doctest: +SKIP
     """
     wanted = list(dict.fromkeys(identify(configs, options.data_dir, console, options.runs)))
-    folders = {config: RunFolder(options.runs / config.run_id) for config in wanted}
     result = SweepResult(done=complete_runs(wanted, options))
     complete = set(result.done)
     missing = deque(config for config in wanted if config not in complete)
@@ -76,45 +73,19 @@ def run_sweep(
         # What is wrong with one run alone, such as an imbalance it is too small for, is that run's error.
         for data in {config.data.name: config.data for config in missing if config.data.is_catalogued}.values():
             open_dataset(data.name, options.data_dir, on_error=data.on_error, console=console)
-    began = time.time()
-    elsewhere: list[RunConfig] = []
-    with contextlib.ExitStack() as stack:
-        executor = stack.enter_context(make_executor(where, options))
+    with make_executor(where, options) as executor:
         _prepare(missing, options, executor, console)
-        stop, progress = stack.enter_context(stop_signals()), stack.enter_context(Progress(console, len(wanted)))
-        if complete:
-            progress.say(f"{len(complete)} of {len(wanted)} runs are complete already")
-        progress.skip(len(complete))
-        in_flight: set[RunConfig] = set()
-        asked = time.monotonic()
-        while missing or in_flight or elsewhere:
-            if stop.requested:
-                executor.stop()
-                done = f"{len(result.done)} of {len(wanted)} runs done"
-                raise Interrupted(f"interrupted with {done}; run the same command to resume")
-            # Twice as many as there is room for: a cluster that can grow is to see that there is more to do.
-            while missing and len(in_flight) < 2 * executor.slots:
-                config = missing.popleft()
-                in_flight.add(config)
-                executor.submit("train", config)
-            for _, config, outcome in executor.wait(0.5):
-                in_flight.remove(config)
-                if outcome.kind == "busy":
-                    elsewhere.append(config)
-                    progress.waits_for(config.run_id)
-                elif outcome.kind == "interrupted":  # by somebody else, from outside
-                    missing.append(config)
-                else:
-                    _finish(config, outcome, result, progress)
-            if elsewhere and time.monotonic() - asked > AGAIN_SECONDS:
-                asked = time.monotonic()
-                for config in elsewhere:
-                    if settled := _settled(folders[config], began):
-                        _finish(config, settled, result, progress)
-                    else:
-                        missing.append(config)
-                elsewhere.clear()
-            progress.show(min(len(in_flight), executor.slots), len(elsewhere), executor.slots)
+        with Runs.begun(executor, options, Progress(console, len(wanted))) as runs:
+            if complete:
+                runs.progress.say(f"{len(complete)} of {len(wanted)} runs are complete already")
+            runs.progress.skip(len(complete))
+            while missing or runs.training or runs.elsewhere:
+                runs.check(f" with {len(result.done)} of {len(wanted)} runs done")
+                # Twice as many as there is room for: a cluster that can grow is to see that there is more to do.
+                while missing and len(runs.training) < 2 * executor.slots:
+                    runs.train(missing.popleft())
+                for config, outcome in runs.wait():
+                    _finish(config, outcome, result, runs.progress)
     return result
 
 
@@ -134,13 +105,7 @@ def _features_of(config: RunConfig) -> tuple[object, ...]:
 
 
 def complete_runs(configs: Iterable[RunConfig], options: RunOptions) -> list[RunConfig]:
-    """Those that have a result; one that cannot be read is none, so that its run is tried, and fails by name.
-
-    Example:
-        >>> from pathlib import Path
-        >>> complete_runs([RunConfig()], RunOptions(runs=Path("nowhere")))
-        []
-    """
+    """Those that have a result; one that cannot be read is none, so that its run is tried, and fails by name."""
 
     def is_complete(config: RunConfig) -> bool:
         with contextlib.suppress(ConfigError):
@@ -158,16 +123,6 @@ def _finish(config: RunConfig, outcome: Outcome, result: SweepResult, progress: 
     result.done.append(config)
     seconds = outcome.value.get("seconds", 0.0)
     progress.finished(seconds, f"{config.run_id}: error {outcome.value['error']:.2f}% in {duration(seconds)}")
-
-
-def _settled(folder: RunFolder, began: float) -> Outcome | None:
-    """How a run ended that another process had, if it did since then."""
-    with contextlib.suppress(FileNotFoundError, ConfigError):  # files come and go while others work
-        if found := folder.result():
-            return Outcome("done", value={"error": found["final"]["error"], "seconds": found["seconds"]})
-        if folder.error_file.stat().st_mtime >= began and (failure := folder.failure()):
-            return Outcome("failed", failure["error"])
-    return None
 
 
 class Estimate(NamedTuple):
@@ -209,8 +164,7 @@ def estimate(
         for config in configs:
             if config.data not in images:
                 dataset = open_data(config, options.data_dir).dataset
-                tested = len(dataset.test) + (0 if dataset.validation is None else len(dataset.validation))
-                images[config.data] = (len(dataset.train), tested)
+                images[config.data] = (len(dataset.train), tested_images(dataset))
             if config.model.freeze and (features := _features_of(config)) not in computed:
                 dataset, _, opened = open_data(config, options.data_dir)
                 computed[features] = FrozenBackbone(opened, dataset).seconds(options.workers)

@@ -19,17 +19,12 @@ from longtail.lab.training.processes import make_fabric
 
 __all__ = ["FeatureShard", "Outcome", "Task", "perform"]
 
-MEASURED_SECONDS = 2.0
+MEASURED_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class FeatureShard:
-    """Features to compute and to write into the cache, all of one split of a run's images.
-
-    Example:
-        >>> FeatureShard(split=0, requests=(ViewRequest(7, 0, b""),)).requests[0].image
-        7
-    """
+    """Features to compute and to write into the cache, all of one split of a run's images."""
 
     split: int
     """Which one of the run's splits."""
@@ -41,12 +36,7 @@ Task = Literal["train", "measure"] | FeatureShard
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a task.
-
-    Example:
-        >>> Outcome("failed", "the loss became NaN").kind
-        'failed'
-    """
+    """What came of a task."""
 
     kind: Literal["done", "failed", "busy", "interrupted"]
     """busy: another process has the run."""
@@ -56,13 +46,7 @@ class Outcome:
 
 
 def perform(task: Task, config: RunConfig, options: RunOptions) -> Outcome:
-    """Train, measure how fast that would be, or compute features; whatever happens is an outcome.
-
-    Example:
-        >>> from longtail.lab.config import DataConfig
-        >>> perform("measure", RunConfig(data=DataConfig(name="nowhere")), RunOptions()).kind
-        'failed'
-    """
+    """Train, measure how fast that would be, or compute features; whatever happens is an outcome."""
     try:
         if task == "measure":
             return Outcome("done", value=_measure(config, options))
@@ -85,7 +69,7 @@ def perform(task: Task, config: RunConfig, options: RunOptions) -> Outcome:
 def _compute(shard: FeatureShard, config: RunConfig, options: RunOptions) -> None:
     """Compute features in this process, and write them into the cache."""
     dataset, _, config = open_data(config, options.data_dir)
-    fabric = make_fabric(config.precision, options.accelerator, 1)
+    fabric = make_fabric(config, options.accelerator, 1)
     backbone = FrozenBackbone(config, dataset)
     views = ImageViews(dataset, backbone.splits()[shard.split][0])
     store_features(backbone.store, backbone.extractor(views, fabric.device), views, shard.requests)
@@ -94,7 +78,7 @@ def _compute(shard: FeatureShard, config: RunConfig, options: RunOptions) -> Non
 def _measure(config: RunConfig, options: RunOptions) -> dict[str, Any]:
     """Images per second of training and testing."""
     dataset, _, config = open_data(config, options.data_dir)
-    fabric = make_fabric(config.precision, options.accelerator, 1)
+    fabric = make_fabric(config, options.accelerator, 1)
     if config.model.freeze:
         network: nn.Module = build_head(config, FrozenBackbone(config, dataset).size, len(dataset.classes))
     else:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -15,22 +14,21 @@ from typing import Any
 from rich.console import Console
 
 from longtail.lab.config import ConfigError, LossConfig, RunConfig, RunOptions
-from longtail.lab.data import GROUPS, ImageDataset
-from longtail.lab.experiments.executors import Executor, ExecutorOptions, make_executor
+from longtail.lab.data import GROUPS
+from longtail.lab.experiments.executors import ExecutorOptions, make_executor
 from longtail.lab.experiments.prepare import prepare_features
 from longtail.lab.experiments.progress import Progress
+from longtail.lab.experiments.runs import Runs
 from longtail.lab.experiments.search import Candidate, Grid, SearchOptions, Tpe, is_hopeless
 from longtail.lab.experiments.sweep import measure_speeds
 from longtail.lab.files import write_atomically
-from longtail.lab.training import Interrupted, RunFolder, TrainingError, open_data, stop_signals
+from longtail.lab.training import RunFolder, TrainingError, open_data
 from longtail.lab.training.cost import duration
 from longtail.lab.training.frozen import FrozenBackbone
 
 __all__ = ["TuneResult", "estimate_tuning", "tune"]
 
 FOLDS = 5
-# How long to leave alone a run that another process has, or the trials of another process.
-AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,8 @@ def tune(
         >>> tune(lambda loss: cifar(loss=loss, epochs=20)).winner.loss.title  # doctest: +SKIP
         'class-balanced focal, β 0.999, γ 0.5'
     """
-    with _begun(configure, search, options, where, console, compute_features=True) as tuning:
+    with _Tuning(configure, search, options, where, console) as tuning:
+        prepare_features(tuning.final(LossConfig()), tuning.dataset, options, tuning.executor, console)
         tuning.announce()
         tuning.run()
         result = tuning.finish()
@@ -104,57 +103,10 @@ def estimate_tuning(
         >>> estimate_tuning(lambda loss: cifar(loss=loss, epochs=20))  # doctest: +SKIP
         5400.0
     """
-    with _begun(configure, search, options, where, console) as tuning:
+    with _Tuning(configure, search, options, where, console) as tuning:
         config = tuning.final(LossConfig())
         features = FrozenBackbone(config, tuning.dataset).seconds(options.workers) if config.model.freeze else 0.0
         return tuning.announce(features)
-
-
-@contextlib.contextmanager
-def _begun(
-    configure: Callable[[LossConfig], RunConfig],
-    search: SearchOptions,
-    options: RunOptions,
-    where: ExecutorOptions,
-    console: Console | None,
-    compute_features: bool = False,
-) -> Iterator[_Tuning]:
-    """A search with its data, folds, executor and, if asked for, features; nothing is trained yet."""
-    base = configure(LossConfig())
-    if base.data.fold.fold is not None:
-        raise ConfigError("fold must not be given: all folds are tried")
-    folds = base.data.fold.folds or FOLDS
-    # Before anything starts: data that cannot be opened or cut.
-    dataset, _, opened = open_data(_final_run(base), options.data_dir, runs=options.runs)
-    data = replace(opened.data, fold=base.data.fold)
-
-    def found(loss: LossConfig) -> RunConfig:
-        """With the images and initial weights that were found."""
-        return replace(configure(loss), data=data, model=opened.model)
-
-    cut = [replace(base.data.fold, folds=folds, fold=fold).choose(dataset) for fold in range(folds)]
-    folder = _folder(found, search, folds, options)
-    space = Grid(search) if search.search == "grid" else Tpe(search, folder)
-    total = space.total * folds + 1
-    with contextlib.ExitStack() as stack:
-        executor = stack.enter_context(make_executor(where, options))
-        if compute_features:
-            prepare_features(_final_run(found(LossConfig())), dataset, options, executor, console)
-        stop, progress = stack.enter_context(stop_signals()), stack.enter_context(Progress(console, total))
-        for note in (*dataset.notes, *(note for each in cut for note in each.notes[len(dataset.notes) :])):
-            progress.say(note)
-        yield _Tuning(
-            configure=found,
-            folds=folds,
-            search=search,
-            space=space,
-            options=options,
-            executor=executor,
-            progress=progress,
-            stopped=lambda: stop.requested,
-            dataset=dataset,
-            folder=folder,
-        )
 
 
 def _folder(
@@ -177,25 +129,39 @@ def _tested_once(config: RunConfig) -> RunConfig:
     return config if config.keep == "best" else replace(config, test_every=0)
 
 
-@dataclass(eq=False)
-class _Tuning:
+class _Tuning(contextlib.ExitStack):
     """A search under way in this process; all that it knows is in the run folders."""
 
-    configure: Callable[[LossConfig], RunConfig]
-    folds: int
-    search: SearchOptions
-    space: Grid | Tpe
-    options: RunOptions
-    executor: Executor
-    progress: Progress
-    stopped: Callable[[], bool]
-    dataset: ImageDataset
-    folder: Path
-    candidates: dict[LossConfig, Candidate] = field(default_factory=dict)
-    open: dict[RunConfig, Candidate] = field(default_factory=dict)
-    """Folds that this process trains."""
-    busy: dict[RunConfig, float] = field(default_factory=dict)
-    """Folds that another process trains, and when that was found out."""
+    def __init__(
+        self,
+        configure: Callable[[LossConfig], RunConfig],
+        search: SearchOptions,
+        options: RunOptions,
+        where: ExecutorOptions,
+        console: Console | None,
+    ) -> None:
+        super().__init__()
+        base = configure(LossConfig())
+        if base.data.fold.fold is not None:
+            raise ConfigError("fold must not be given: all folds are tried")
+        self.folds, self.search = base.data.fold.folds or FOLDS, search
+        # Before anything starts: data that cannot be opened or cut.
+        self.dataset, _, opened = open_data(_final_run(base), options.data_dir, runs=options.runs)
+        data = replace(opened.data, fold=base.data.fold)
+        # With the images and initial weights that were found.
+        self.configure: Callable[[LossConfig], RunConfig] = lambda loss: replace(
+            configure(loss), data=data, model=opened.model
+        )
+        cut = [replace(data.fold, folds=self.folds, fold=fold).choose(self.dataset) for fold in range(self.folds)]
+        notes = self.dataset.notes
+        self.notes = [*notes, *(note for each in cut for note in each.notes[len(notes) :])]
+        self.folder = _folder(self.configure, search, self.folds, options)
+        self.space = Grid(search) if search.search == "grid" else Tpe(search, self.folder)
+        self.candidates: dict[LossConfig, Candidate] = {}
+        self.open: dict[RunConfig, Candidate] = {}
+        """Folds that are trained, here or elsewhere."""
+        self.options, self.progress = options, Progress(console, self.space.total * self.folds + 1)
+        self.executor = self.enter_context(make_executor(where, options))
 
     def announce(self, features: float = 0.0) -> float:
         """Say what is tried and return how long it takes; a fold is trained on the others, and tested on itself.
@@ -203,6 +169,9 @@ class _Tuning:
         Args:
             features: seconds that the features of a frozen backbone take first.
         """
+        self.runs = self.enter_context(Runs.begun(self.executor, self.options, self.progress))
+        for note in self.notes:
+            self.progress.say(note)
         self._refresh()
         done = sum(len(each.scores) for each in self.candidates.values())
         runs = self.space.total * self.folds - done
@@ -213,7 +182,9 @@ class _Tuning:
         self.progress.say(f"{losses}, {self.executor.slots} runs at a time; measuring …")
         train_images = len(self.dataset.train)
         held_out = train_images // self.folds
-        seconds = measure_speeds(self.executor, config, self._check).seconds(config, train_images - held_out, held_out)
+        seconds = measure_speeds(self.executor, config, self.runs.check).seconds(
+            config, train_images - held_out, held_out
+        )
         pruned = ", less what pruning saves" if self.search.prune else ""
         total = features + runs * seconds / self.executor.slots
         first = f", of which the features of the backbone take {duration(features)} once" if features else ""
@@ -224,34 +195,24 @@ class _Tuning:
     def run(self) -> None:
         """Train folds until every loss is complete, pruned or failed, by this process or another."""
         while True:
-            self._check()
+            self.runs.check()
             self._refresh()
-            while len(self.open) < self.executor.slots and (candidate := self._next()):
+            while len(self.runs.training) < self.executor.slots and (candidate := self._next()):
                 config = self._fold(candidate.loss, len(candidate.scores))
                 self.open[config] = candidate
-                self.executor.submit("train", config)
-            if not self.open and not self.busy:
-                return
+                self.runs.train(config)
             if not self.open:
-                self.progress.waits_for(next(iter(self.busy)).run_id)
-                time.sleep(min(AGAIN_SECONDS, 0.5))
-            else:
-                for _, config, outcome in self.executor.wait(0.5):
-                    candidate = self.open.pop(config)
-                    if outcome.kind == "failed":
-                        candidate.state, candidate.error = "failed", outcome.message
-                    elif outcome.kind == "busy":
-                        self.busy[config] = time.monotonic()
-            now = time.monotonic()
-            self.busy = {config: since for config, since in self.busy.items() if now - since < AGAIN_SECONDS}
-            self.progress.show(len(self.open), len(self.busy), self.executor.slots)
+                return
+            for config, outcome in self.runs.wait():
+                candidate = self.open.pop(config)
+                if outcome.kind == "failed":
+                    candidate.state, candidate.error = "failed", outcome.message
 
     def _next(self) -> Candidate | None:
         """A loss whose next fold nobody trains."""
         taken = {id(candidate) for candidate in self.open.values()}
         for candidate in self.candidates.values():
-            free = candidate.state == "running" and id(candidate) not in taken
-            if free and self._fold(candidate.loss, len(candidate.scores)) not in self.busy:
+            if candidate.state == "running" and id(candidate) not in taken:
                 return candidate
         if self.space.extend():
             self._refresh()
@@ -302,11 +263,14 @@ class _Tuning:
             raise TrainingError(f"no loss has a result: {errors[0] if errors else 'nothing was tried'}")
         winner = self.final(found[0].loss)
         self.progress.say(f"training with {winner.loss.title} on all training images")
-        result = RunFolder(self.options.runs / winner.run_id).result()
-        if result is None:
-            self._train(winner)
-            result = RunFolder(self.options.runs / winner.run_id).result()
-        assert result is not None
+        folder = self.runs.folder(winner)
+        if folder.result() is None:
+            self.runs.train(winner)
+        while (result := folder.result()) is None:
+            self.runs.check()
+            for _, outcome in self.runs.wait():
+                if outcome.kind == "failed":
+                    raise TrainingError(outcome.message)
         return TuneResult(
             folder=self.folder,
             candidates=found,
@@ -315,26 +279,6 @@ class _Tuning:
             runs=sum(len(candidate.scores) for candidate in found),
             grid_runs=len(found) * self.folds,
         )
-
-    def _train(self, config: RunConfig) -> None:
-        self.executor.submit("train", config)
-        while True:
-            self._check()
-            outcomes = [outcome for _, _, outcome in self.executor.wait(0.5)]
-            if any(outcome.kind == "failed" for outcome in outcomes):
-                raise TrainingError(outcomes[0].message)
-            if any(outcome.kind == "done" for outcome in outcomes):
-                return
-            if outcomes:  # another process has it
-                self.progress.waits_for(config.run_id)
-                time.sleep(AGAIN_SECONDS)
-                self.executor.submit("train", config)
-            self.progress.show(1, 0, self.executor.slots)
-
-    def _check(self) -> None:
-        if self.stopped():
-            self.executor.stop()
-            raise Interrupted("interrupted; run the same command to resume")
 
     def final(self, loss: LossConfig) -> RunConfig:
         """The run of a loss on all training images."""

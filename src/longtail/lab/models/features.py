@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import hashlib
 import json
 import math
+import multiprocessing
+import os
 import re
 import shutil
+import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -46,6 +52,9 @@ BATCH_SIZE = 32
 PREFETCHED = 8
 """Batches of features that a worker may be ahead: one that is slow for a while does not stop the others."""
 KEY_SIZE = 32
+POLL_SECONDS = 0.2
+MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3
+"""In malloc.h of glibc."""
 AUTOCAST = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
@@ -253,6 +262,7 @@ def compute_features(
     batches = math.ceil(len(requests) / BATCH_SIZE)
     workers = min(workers, batches) if batches > 1 else 0
     in_workers = workers > 0 and extract.device.type == "cpu"
+    ended = multiprocessing.RawValue("b")  # an Event would wait for workers that have left already
     loader: DataLoader[Any] = DataLoader(
         views,
         BATCH_SIZE,
@@ -260,14 +270,40 @@ def compute_features(
         collate_fn=_Collate(views, extract if in_workers else None),
         num_workers=workers,
         prefetch_factor=PREFETCHED if in_workers else 2 if workers else None,
-        worker_init_fn=leave_signals_to_parent,
+        worker_init_fn=functools.partial(_enter_worker, ended),
         pin_memory=extract.device.type == "cuda",
         generator=torch.Generator(),
     )
-    for loaded in loader:
-        if isinstance(loaded, DataError):
-            raise DataError(str(loaded))
-        yield loaded if in_workers else extract(loaded)
+    try:
+        for loaded in loader:
+            if isinstance(loaded, DataError):
+                raise DataError(str(loaded))
+            yield loaded if in_workers else extract(loaded)
+    finally:
+        ended.value = 1
+
+
+def _enter_worker(ended: Any, worker: int) -> None:
+    """Keep freed memory, and leave at once: a batch may take a minute, for which the loader would wait."""
+    leave_signals_to_parent(worker)
+    _keep_freed_memory()
+
+    def watch() -> None:
+        while not ended.value:
+            time.sleep(POLL_SECONDS)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _keep_freed_memory() -> None:
+    """Do not give each feature map back to the system: to get it again, page by page, took half of the time."""
+    with contextlib.suppress(AttributeError, OSError):  # no glibc
+        libc = ctypes.CDLL(None)
+        for limit in (2**30, 2**25):  # the second one is the largest that an older glibc takes
+            if libc.mallopt(MALLOC_MMAP_THRESHOLD, limit):
+                libc.mallopt(MALLOC_TRIM_THRESHOLD, 2**31 - 1)
+                break
 
 
 def store_features(
@@ -289,15 +325,24 @@ def store_features(
         done: is told how many are computed, after each batch; it may raise, and what was written stays.
     """
     batches: list[Tensor] = []
-    count = written = 0
+    written = 0
+
+    def write() -> None:
+        nonlocal batches, written
+        if batches:
+            shard = torch.cat(batches)
+            store.add([views.key(request) for request in requests[written : written + len(shard)]], shard)
+            batches, written = [], written + len(shard)
+
     with contextlib.closing(compute_features(extract, views, requests, workers)) as computed:
-        for features in computed:
-            batches.append(features)
-            count += len(features)
-            if count - written >= SHARD_SIZE or count == len(requests):
-                store.add([views.key(request) for request in requests[written:count]], torch.cat(batches))
-                written, batches = count, []
-            done(count)
+        try:
+            for features in computed:
+                batches.append(features)
+                done(written + sum(map(len, batches)))
+                if sum(map(len, batches)) >= SHARD_SIZE:
+                    write()
+        finally:
+            write()  # also what an interrupt leaves
 
 
 def cached_features() -> list[dict[str, Any]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +12,16 @@ import numpy as np
 from longtail.lab.config import ConfigError
 from longtail.lab.experiments.results import run_folder_of
 from longtail.lab.report.figures.runs import compared
+from longtail.lab.training.adjustments import choose_adjustment
 from longtail.lab.training.metrics import NORMAL_QUANTILE, balanced_accuracy_error
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from longtail.lab.report.content import Group
+    from longtail.lab.training import RunFolder
 
-__all__ = ["Difference", "Method", "Verdict", "difference", "find_methods", "find_verdict", "points"]
+__all__ = ["Difference", "Method", "Step", "Verdict", "difference", "find_methods", "find_verdict", "points"]
 
 FEW_IMAGES = 10
 """Fewer test images of a class say little about its recall."""
@@ -44,7 +45,7 @@ class Method:
         runs: ids of its runs.
         accuracy: balanced accuracy by seed.
         recall: of each class, mean over seeds; empty where it is not known.
-        tested: test images of each class, where the runs kept their confusion matrix.
+        tested: test images of each class, where any run of the experiment kept its confusion matrix.
         predicted: test images that were predicted as each class, mean over seeds.
         confused: class, other class and how many images were taken for it, mean over seeds; the most first.
         mistakes: image, class, predicted class and confidence, of the first seed that has any.
@@ -101,7 +102,7 @@ class Difference:
     def text(self) -> str:
         """In percentage points."""
         if self.radius is None:
-            return f"{points(self.value)} points (no interval: one seed)"
+            return f"{points(self.value)} points (one seed, no interval)"
         low, high = points(self.value - self.radius), points(self.value + self.radius)
         return f"{points(self.value)} points (95% interval {low} to {high}, from the {self.by})"
 
@@ -114,20 +115,47 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Step:
+    """Something to do next: ``train``, ``tune``, ``adjust`` or ``evaluate``, from a run.
+
+    Args:
+        action: what to do.
+        run: folder of the run.
+        changes: of its configuration, by path, or the options of the adjustment.
+        runs: folder of the run folders, where the action makes one.
+
+    Example:
+        >>> str(Step("train", Path("runs/a"), {"seed": 1}, Path("runs")))
+        'train runs/a, seed 1'
+    """
+
+    action: str
+    run: Path
+    changes: dict[str, Any] = field(default_factory=dict)
+    runs: Path | None = None
+
+    def __str__(self) -> str:
+        return ", ".join([f"{self.action} {self.run}", *(f"{name} {value}" for name, value in self.changes.items())])
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """What an experiment says, in sentences; ``next_steps`` has a reason and its commands each."""
+    """What an experiment says, in sentences; ``next_steps`` has reasons, each with what to do."""
 
     summary: list[str]
     gains: list[str]
     losses: list[str]
     warnings: list[str]
-    next_steps: list[tuple[str, list[str]]]
+    next_steps: list[tuple[str, list[Step]]]
 
 
 def find_methods(group: Group, folder: Path) -> list[Method]:
     """The methods of an experiment, in the order of tables: an adjusted head follows the run that it is of."""
     parts = group.frame.groupby("method", sort=False)
-    return [_method(str(name), part, len(group.classes), folder) for name, part in parts]
+    methods = [_method(str(name), part, len(group.classes), folder) for name, part in parts]
+    # Records of older versions do not tell how many test images there are, but all methods saw the same ones.
+    tested = next((method.tested for method in methods if method.tested), [])
+    return [replace(method, tested=tested) if method.recall else method for method in methods]
 
 
 def _method(name: str, part: DataFrame, classes: int, folder: Path) -> Method:
@@ -216,7 +244,8 @@ def find_verdict(group: Group, methods: list[Method], folder: Path) -> Verdict:
         rival = others[0] if best is baseline else baseline
         lead = difference(rival, best)
         noun = "next best method" if best is baseline else "baseline"
-        clear = "a clear difference" if lead.is_clear else "too close to call"
+        unclear = "more seeds will tell" if lead.radius is None else "too close to call"
+        clear = "a clear difference" if lead.is_clear else unclear
         summary.append(f"Against the {noun} ({rival.name}, {_percent(rival.mean)}): {lead.text}: {clear}.")
         close = [method.name for method in others if method is not rival and not difference(method, best).is_clear]
         if close:
@@ -284,56 +313,80 @@ def _warnings(group: Group, methods: list[Method], best: Method) -> list[str]:
     return found
 
 
-def _next_steps(methods: list[Method], best: Method, baseline: Method, folder: Path) -> list[tuple[str, list[str]]]:
-    """Commands; the first step matters most."""
+def _next_steps(methods: list[Method], best: Method, baseline: Method, folder: Path) -> list[tuple[str, list[Step]]]:
+    """At most two reasons and what to do; the first matters most."""
 
-    def path(method: Method) -> Path:
-        return run_folder_of(folder, method.runs[0]).path
+    def run(method: Method) -> RunFolder:
+        return run_folder_of(folder, method.runs[0])
 
     runs = folder if (folder / best.runs[0]).is_dir() else folder.parent
-    steps: list[tuple[str, list[str]]] = []
-    if len(methods) == 1:
-        command = _command("train", config=path(best), loss="logit_adjusted", runs=runs)
-        steps.append(("Compare it with balanced softmax, which corrects for the class prior:", [command]))
-    trained = [method for method in dict.fromkeys((best, baseline)) if not method.is_adjusted]
-    commands = [
-        _command("train", config=path(method), seed=seed, runs=runs)
-        for method in trained
-        for seed in [seed for seed in range(ENOUGH_SEEDS) if seed not in method.accuracy][
-            : ENOUGH_SEEDS - len(method.accuracy)
-        ]
+    several = len(methods) > 1
+    seeds = [
+        Step("train", run(method).path, {"seed": seed}, runs)
+        for method in dict.fromkeys((best, baseline))
+        if not method.is_adjusted
+        for seed in _missing_seeds(method)
     ]
-    min_seeds = min(len(method.accuracy) for method in (best, baseline))
-    if commands and len(methods) > 1:
-        why = "the difference has an interval over seeds" if min_seeds == 1 else "the interval over seeds is narrower"
-        steps.append((f"Train more seeds, so that {why}:", commands))
-    if best.adjustment and (others := _not_adjusted(best, methods)):
-        runs_of = [run_folder_of(folder, run) for run in (best.runs[0], *others)]
-        made = runs_of[0].adjustment(best.adjustment) or {}
-        if made.get("method"):
-            commands = [
-                _command("adjust", run.path, method=made["method"], tau=f"{made['tau']:g}") for run in runs_of[1:]
-            ]
-            steps.append(("Adjust the other seeds, too:", commands[: ENOUGH_SEEDS - len(best.runs)] or commands[:1]))
-    if not any(method.is_adjusted for method in methods):
-        command = _command("adjust", path(baseline), method="logit_adjustment")
-        steps.append((f"Adjust the head of {baseline.name} for rare classes, which trains nothing:", [command]))
-    if not (runs / "tune").is_dir() and not best.is_adjusted:
-        command = _command("tune", config=path(best), runs=runs)
-        steps.append(("Let cross-validation choose the loss, β and γ:", [command]))
-    if not steps:
+    one = min(len(method.accuracy) for method in (best, baseline)) == 1
+    why = "the difference has an interval over seeds" if one else "the interval over seeds is narrower"
+    adjusted = [method for method in methods if method.is_adjusted]
+    done = (run(best).adjustment(best.adjustment) or {}) if best.adjustment else {}
+    same: dict[str, Any] = {name: done[name] for name in ("method", "tau") if name in done}
+    rest = [run_folder_of(folder, name) for name in _not_adjusted(best, methods)] if done.get("method") else []
+    steps = [
+        (not several, "Compare it with another loss:", [Step("train", run(best).path, _other_loss(run(best)), runs)]),
+        (several, f"Train more seeds, so that {why}:", seeds),
+        (
+            all(each.model_file.exists() for each in rest),  # records have no weights
+            "Adjust the other seeds, too:",
+            [Step("adjust", each.path, same) for each in rest][: max(ENOUGH_SEEDS - len(best.runs), 1)],
+        ),
+        (
+            not adjusted and _can_be_adjusted(run(baseline)),
+            f"Adjust the head of {baseline.name} for rare classes, which trains nothing:",
+            [Step("adjust", run(baseline).path, {"method": "logit_adjustment"})],
+        ),
+        (
+            not (runs / "tune").is_dir() and not best.is_adjusted,
+            "Let cross-validation choose the loss, β and γ:",
+            [Step("tune", run(best).path, runs=runs)],
+        ),
+    ]
+    found = [(reason, actions) for applies, reason, actions in steps if applies and actions]
+    if not found and run(best).model_file.exists():
         options = {"adjustment": best.adjustment} if best.adjustment else {}
-        steps.append(("Look at each class of the best run:", [_command("evaluate", path(best), **options)]))
-    return steps[:2]
+        found = [("Look at each class of the best run:", [Step("evaluate", run(best).path, options)])]
+    return found[:2]
+
+
+def _other_loss(run: RunFolder) -> dict[str, Any]:
+    """What makes it a run with balanced softmax, or with plain softmax if it is one already."""
+    config = run.config()
+    changes: dict[str, Any] = {"loss.name": "softmax" if config.loss.name == "logit_adjusted" else "logit_adjusted"}
+    if not config.loss.is_plain:
+        changes |= {"loss.weighting": "uniform", "loss.beta": None}
+    if config.data.sampling != "shuffled":
+        changes["data.sampling"] = "shuffled"
+    return changes
+
+
+def _can_be_adjusted(run: RunFolder) -> bool:
+    """Whether its weights are there, and nothing in its training corrected for the class prior."""
+    try:
+        data = run.data()
+        choose_adjustment(run.config(), tuple(data["classes"]), data["train_counts"], "logit_adjustment")
+    except ConfigError:
+        return False
+    return run.model_file.exists()
+
+
+def _missing_seeds(method: Method) -> list[int]:
+    """The first ones that make it enough."""
+    missing = [seed for seed in range(ENOUGH_SEEDS) if seed not in method.accuracy]
+    return missing[: max(ENOUGH_SEEDS - len(method.accuracy), 0)]
 
 
 def _not_adjusted(adjusted: Method, methods: list[Method]) -> list[str]:
     """Runs of other seeds than those whose head is adjusted."""
-    parent = next((each for each in methods if not each.is_adjusted and adjusted.runs[0] in each.runs), None)
-    return [] if parent is None else [run for run in parent.runs if run not in adjusted.runs]
-
-
-def _command(*words: object, **options: object) -> str:
-    """A command by its words and options, for a shell."""
-    named = [word for name, value in options.items() for word in (f"--{name}", value)]
-    return shlex.join(["longtail", *map(str, [*words, *named])])
+    parent = next((each for each in methods if not each.is_adjusted and adjusted.runs[0] in each.runs), adjusted)
+    return [run for run in parent.runs if run not in adjusted.runs]

@@ -13,7 +13,6 @@ from longtail.lab.experiments.results import telling_columns, to_records
 from longtail.lab.report.figures.runs import COMMON, classes_of, experiments
 from longtail.lab.report.tables import (
     Column,
-    Line,
     Table,
     column_title,
     known_columns,
@@ -70,13 +69,7 @@ def _distinct(rows: list[Row], name: str) -> str:
 
 
 def find_groups(frame: DataFrame, runs: Path, *may_differ: str) -> list[Group]:
-    """The experiments, each with a name that tells it apart.
-
-    Args:
-        frame: what :func:`load_results` gave.
-        runs: the folder that it was given.
-        may_differ: further columns that may differ within an experiment.
-    """
+    """The experiments, each with a name that tells it apart."""
     parts = experiments(frame, *may_differ)
     rows = [to_records(part.iloc[:1])[0] | {"method": ""} for part in parts]
     names = telling_columns(rows, known_columns(rows), COMMON)
@@ -109,13 +102,11 @@ def searches(runs: Path) -> list[tuple[str, Table]]:
             columns = [Column("loss", numeric=False), Column("state", numeric=False), Column("folds")]
             columns += [Column("balanced accuracy %")]
             lines = [
-                Line(
-                    [
-                        *(value_cell(row[name]) for name in ("title", "state")),
-                        value_cell(len(row["scores"])),
-                        percent_cell(row["balanced_accuracy"], row["spread"]),
-                    ]
-                )
+                [
+                    *(value_cell(row[name]) for name in ("title", "state")),
+                    value_cell(len(row["scores"])),
+                    percent_cell(row["balanced_accuracy"], row["spread"]),
+                ]
                 for row in content["candidates"]
             ]
             found.append((file.parent.name, Table(columns, lines)))

@@ -71,10 +71,6 @@ def _in_points(svg: str) -> str:
 def to_html(content: dict[str, Any], title: str) -> str:
     """A page with the chart in it, which fetches nothing.
 
-    Args:
-        content: Vega-Lite, such as :func:`longtail.lab.report.theme.spec` gives.
-        title: of the page.
-
     Example:
         >>> "<title>a &lt; b</title>" in to_html({"mark": "point", "data": {"values": []}}, "a < b")
         True

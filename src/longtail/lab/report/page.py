@@ -6,7 +6,7 @@ import base64
 import contextlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
@@ -28,7 +28,7 @@ from longtail.lab.experiments.aggregate import without_folds
 from longtail.lab.experiments.results import load_results, run_folder_of, to_records
 from longtail.lab.files import write_atomically
 from longtail.lab.report import content, tables
-from longtail.lab.report.compare import Method, difference, find_methods, find_verdict, points
+from longtail.lab.report.compare import Method, Step, difference, find_methods, find_verdict, points
 from longtail.lab.report.figures import FIGURES, Inputs
 from longtail.lab.report.figures.runs import compared
 from longtail.lab.report.formats import script_text, templates, vega
@@ -82,7 +82,12 @@ class Charts:
 
 
 def write_page(
-    runs: Path | str, output: Path | str = "report.html", title: str | None = None, *, images: bool = True
+    runs: Path | str,
+    output: Path | str = "report.html",
+    title: str | None = None,
+    *,
+    images: bool = True,
+    command: Callable[[Step], str] = str,
 ) -> Path:
     """Write the page of runs.
 
@@ -91,6 +96,7 @@ def write_page(
         output: the file, which ends in .html.
         title: of the page.
         images: whether to embed test images that were misclassified.
+        command: how to do what the verdict suggests, for its reader.
 
     Returns:
         The file.
@@ -105,17 +111,14 @@ def write_page(
         known = f"ends in {path.suffix}" if path.suffix else "has no ending"
         raise ConfigError(f"{path} {known}: a report is written as .html")
     # Names of folders may be bytes that are no text.
-    write_atomically(path, make_page(runs, title, images=images).encode("utf-8", "replace"))
+    write_atomically(path, make_page(runs, title, images=images, command=command).encode("utf-8", "replace"))
     return path
 
 
-def make_page(runs: Path | str, title: str | None = None, *, images: bool = True) -> str:
-    """The page of runs as text.
-
-    Args:
-        runs: folder of run folders, or a run folder.
-        title: of the page.
-        images: whether to embed test images that were misclassified.
+def make_page(
+    runs: Path | str, title: str | None = None, *, images: bool = True, command: Callable[[Step], str] = str
+) -> str:
+    """The page of runs as text; see :func:`write_page`.
 
     Example:
         >>> import tempfile
@@ -144,6 +147,7 @@ def make_page(runs: Path | str, title: str | None = None, *, images: bool = True
             sections=_sections(bool(experiments)),
             overview=content.overview(frame),
             experiments=experiments,
+            command=command,
             searches=content.searches(folder),
             problems=problems,
             theory=[*theory, *_heatmaps(frame, folder, charts)],

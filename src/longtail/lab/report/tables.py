@@ -1,10 +1,9 @@
-"""One model of a table, with the tables of runs; the terminal, CSV and the page render it."""
+"""One model of a table, with the tables of runs; the terminal, Markdown and the page render it."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Cell",
     "Column",
-    "Line",
     "Table",
     "class_metrics_table",
     "column_title",
@@ -47,8 +45,16 @@ ALL_GROUPS = ("rarest_quarter", *GROUPS)
 SHORT = 20
 """Texts of so many characters are never wrapped."""
 
+GROUP_TITLES = tuple(f"{name.replace('_', ' ')} %" for name in ALL_GROUPS)
+"""Columns that a narrow terminal does without first."""
+
 SHARED = {"data": "{}", "imbalance": "imbalance {}", "model": "{}", "epochs": "{} epochs"}
 """How columns are told that are the same in all rows."""
+
+
+def longest(texts: Iterable[str], words: bool = False) -> int:
+    """Letters of the longest text, or of its longest word."""
+    return max((len(part) for text in texts for part in (text.split() if words else [text])), default=0)
 
 
 @dataclass(frozen=True)
@@ -82,113 +88,96 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A row of a table.
-
-    Args:
-        cells: one for each column.
-        data: data set that it is filtered by.
-        loss: loss that it is filtered by.
-    """
-
-    cells: list[Cell]
-    data: str = ""
-    loss: str = ""
-
-
-@dataclass(frozen=True)
 class Table:
-    """Rows of cells: one model for the terminal, CSV and the page.
-
-    Args:
-        columns: headers.
-        lines: rows, in the order that they have at first.
-        left_out: rows that there are beyond them.
-    """
+    """Rows of cells: one model for the terminal, Markdown and the page."""
 
     columns: list[Column]
-    lines: list[Line]
+    rows: list[list[Cell]]
     left_out: int = 0
+    """Rows that there are beyond these."""
 
     def collapsed(self) -> tuple[str, Table]:
         """Values that all rows share, as a caption, and the table without their columns."""
         caption, kept = [], []
         for index, column in enumerate(self.columns):
-            texts = {line.cells[index].text for line in self.lines}
+            texts = {row[index].text for row in self.rows}
             if column.shared and len(texts) == 1:
                 caption += [column.shared.format(text) for text in texts if text != MISSING]
             else:
                 kept.append(index)
-        lines = [replace(line, cells=[line.cells[index] for index in kept]) for line in self.lines]
-        return ", ".join(caption), replace(self, columns=[self.columns[index] for index in kept], lines=lines)
+        rows = [[row[index] for index in kept] for row in self.rows]
+        return ", ".join(caption), replace(self, columns=[self.columns[index] for index in kept], rows=rows)
 
-    def to_rich(self) -> rich.table.Table:
-        """For the terminal: only long texts are wrapped, and only between words."""
+    def to_rich(self, width: int | None = None) -> rich.table.Table:
+        """For a terminal of so many columns: texts are wrapped, and columns of numbers left out rather than cut."""
         from rich.table import Table as RichTable
+        from rich.text import Text
 
         caption, shown = self.collapsed()
-        table = RichTable(box=None, pad_edge=False, title_justify="left", title=caption or None)
-        rows = [_texts(line) for line in shown.lines]
-        for index, column in enumerate(shown.columns):
-            texts = [row[index] for row in rows]
-            is_short = column.numeric or max(map(len, texts), default=0) <= SHORT
-            longest = max((len(word) for text in texts for word in text.split()), default=0)
+        rows = [_texts(row) for row in shown.rows]
+        texts = [[row[index] for row in rows] for index in range(len(shown.columns))]
+        is_short = [column.numeric or longest(each) <= SHORT for column, each in zip(shown.columns, texts, strict=True)]
+        least = [
+            longest(each) if short else min(longest(each, True), SHORT)
+            for each, short in zip(texts, is_short, strict=True)
+        ]
+        names = [column.name for column in shown.columns]
+        kept, left_out = list(range(len(names))), []
+        if width is not None and sum(map(max, least, map(len, names))) + 2 * len(names) - 2 > width:
+            least = [max(each, longest([name], True)) for each, name in zip(least, names, strict=True)]
+            numbers = [index for index in kept[1:] if shown.columns[index].numeric]
+            groups = [index for index in numbers if names[index] in GROUP_TITLES]
+            for index in [*groups, *reversed([each for each in numbers if each not in groups])]:
+                if sum(least[each] for each in kept) + 2 * len(kept) - 2 > width:
+                    kept.remove(index)
+                    left_out.append(index)
+            names = [textwrap.fill(name, max(room, 1)) for name, room in zip(names, least, strict=True)]
+        table = RichTable(box=None, pad_edge=False, title_justify="left", title=caption or None, caption_justify="left")
+        for index in kept:
             table.add_column(
-                column.name,
-                justify="right" if column.numeric else "left",
-                no_wrap=is_short,
+                Text(names[index]),
+                justify="right" if shown.columns[index].numeric else "left",
+                no_wrap=is_short[index],
                 overflow="fold",
-                min_width=min(longest, SHORT),
+                min_width=least[index],
             )
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*(row[index] for index in kept))
+        if left_out:
+            others = ", ".join(shown.columns[each].name for each in sorted(left_out))
+            table.caption = f"a wider terminal also shows {others}"
         return table
 
     def to_markdown(self) -> str:
         """For documents."""
-        header, rows = [column.name for column in self.columns], [_texts(line) for line in self.lines]
+        header, rows = [column.name for column in self.columns], [_texts(row) for row in self.rows]
         lines = [f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in [header, *rows]]
         lines.insert(1, f"|{'|'.join('---:' if column.numeric else '---' for column in self.columns)}|")
         return "\n".join(lines) + "\n"
 
-    def to_csv(self) -> str:
-        """For spreadsheets."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([column.name for column in self.columns])
-        writer.writerows([[cell.text for cell in line.cells] for line in self.lines])
-        return text.getvalue()
 
-
-def _texts(line: Line) -> list[str]:
-    return [" ".join(filter(None, (cell.text, cell.note))) for cell in line.cells]
+def _texts(row: list[Cell]) -> list[str]:
+    return [" ".join(filter(None, (cell.text, cell.note))) for cell in row]
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[str] = ()) -> Table:
     """A table of texts.
 
-    Args:
-        headers: names of the columns.
-        rows: one text for each column.
-        numeric: columns that are set to the right.
-
     Example:
-        >>> print(text_table(("loss", "error"), [("softmax", "8.5")]).to_csv(), end="")
-        loss,error
-        softmax,8.5
+        >>> print(text_table(("loss", "error"), [("softmax", "8.5")]).to_markdown(), end="")
+        | loss | error |
+        |---|---|
+        | softmax | 8.5 |
     """
     columns = [Column(name, numeric=name in numeric) for name in headers]
-    return Table(columns, [Line([Cell(text, text) for text in row]) for row in rows])
+    return Table(columns, [[Cell(text, text) for text in row] for row in rows])
 
 
 def setting_table(frame: DataFrame, differences: Mapping[str, Cell] | None = None) -> Table:
     """One row for each setting: mean and spread over seeds, groups, difference from the plain loss, published error.
 
     Settings of one data set, imbalance, network and training time are ranked by balanced accuracy, the best first.
-
-    Args:
-        frame: of :func:`longtail.lab.experiments.load_results`.
-        differences: from a baseline, by method, instead of those from the same loss without class weights.
+    Differences by method, from a chosen baseline, replace those from the same loss without class weights.
     """
     from longtail.lab.experiments.aggregate import deltas, summarize_results
     from longtail.lab.experiments.results import SETTING, row_key, telling_columns, to_records
@@ -220,7 +209,7 @@ def setting_table(frame: DataFrame, differences: Mapping[str, Cell] | None = Non
         cells += [percent_cell(row[f"{name}_mean"]) for name in groups]
         changed = difference_cell(change) if differences is None else differences.get(row["method"], Cell(""))
         cells += [changed] * compared + [number_cell(row["published"])] * known
-        lines.append(Line(cells, row["data"], row["loss"]))
+        lines.append(cells)
     return Table(columns, lines)
 
 
@@ -249,7 +238,7 @@ def run_table(frame: DataFrame) -> Table:
         cells += [number_cell(row["error"]), number_cell(row["best_error"])]
         cells += [percent_cell(row[name]) for name in shares]
         cells.append(number_cell(row["seconds"], form=",.1f"))
-        lines.append(Line(cells, row["data"] or "", row["loss"] or ""))
+        lines.append(cells)
     return Table(columns, lines)
 
 
@@ -261,7 +250,7 @@ def problem_table(frame: DataFrame) -> Table:
     rows = [row for row in to_records(frame) if row["status"] != "complete"]
     rows.sort(key=lambda row: ("failed", "damaged", "unfinished").index(row["status"]))
     columns = [Column(name, numeric=False) for name in ("status", "run", "problem")]
-    return Table(columns, [Line([value_cell(row[name]) for name in names], row["data"] or "") for row in rows])
+    return Table(columns, [[value_cell(row[name]) for name in names] for row in rows])
 
 
 def known_columns(rows: list[Row]) -> list[str]:
@@ -332,19 +321,15 @@ def class_metrics_table(
 ) -> Table:
     """Recall, precision and F1 of each class, the class of the lowest F1 first; 95% intervals beside them.
 
-    Args:
-        classes: names.
-        counts: training images.
-        metrics: of :func:`longtail.lab.training.evaluate_run`.
-        images: title of the column of evaluated images.
-        most: how many classes to show; all by default.
+    Metrics are those of :func:`longtail.lab.training.evaluate_run`.
 
     Example:
         >>> intervals = {"recall_interval": [[0.3, 0.9]], "precision_interval": [None]}
         >>> metrics = {"images": [9], "recall": [0.0], "precision": [None], "f1": [0.0], **intervals}
-        >>> print(class_metrics_table(["owl"], [12], metrics).to_csv(), end="")
-        class,training images,test images,recall %,precision %,F1 %
-        owl,12,9,0.0,–,0.0
+        >>> print(class_metrics_table(["owl"], [12], metrics).to_markdown(), end="")
+        | class | training images | test images | recall % | precision % | F1 % |
+        |---|---:|---:|---:|---:|---:|
+        | owl | 12 | 9 | 0.0 [30, 90] | – | 0.0 |
     """
     titles = ("training images", images, "recall %", "precision %", "F1 %")
     columns = [Column("class", numeric=False), *(Column(title) for title in titles)]
@@ -355,23 +340,20 @@ def class_metrics_table(
     for name, count, tested, f1, recall, of_recall, precision, of_precision in worst[:most]:
         cells = [Cell(name, name), number_cell(count, form=","), number_cell(tested, form=",")]
         cells += [interval_cell(recall, of_recall), interval_cell(precision, of_precision), percent_cell(f1)]
-        lines.append(Line(cells))
+        lines.append(cells)
     return Table(columns, lines, len(worst) - len(lines))
 
 
 def comparison(title: str, finals: dict[str, Row]) -> Table:
     """Metrics of several results beside each other.
 
-    Args:
-        title: of the first column.
-        finals: metrics by name.
-
     Example:
         >>> final = {"error": 8.5, "balanced_accuracy": 0.9, "many": 0.95, "medium": None, "few": 0.8}
         >>> final |= {"calibration_error": 0.05}
-        >>> print(comparison("loss", {"softmax": final}).to_csv(), end="")
-        loss,error %,balanced accuracy %,many %,few %,calibration error %
-        softmax,8.50,90.0,95.0,80.0,5.0
+        >>> print(comparison("loss", {"softmax": final}).to_markdown(), end="")
+        | loss | error % | balanced accuracy % | many % | few % | calibration error % |
+        |---|---:|---:|---:|---:|---:|
+        | softmax | 8.50 | 90.0 | 95.0 | 80.0 | 5.0 |
     """
     shares = ("balanced_accuracy", "macro_f1", *ALL_GROUPS, "calibration_error")
     there = [name for name in shares if any(final.get(name) is not None for final in finals.values())]
@@ -379,5 +361,5 @@ def comparison(title: str, finals: dict[str, Row]) -> Table:
     lines = []
     for name, final in finals.items():
         cells = [percent_cell(final.get(key)) for key in there]
-        lines.append(Line([Cell(name, name), number_cell(final["error"]), *cells]))
+        lines.append([Cell(name, name), number_cell(final["error"]), *cells])
     return Table(columns, lines)

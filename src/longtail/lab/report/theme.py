@@ -44,11 +44,6 @@ SMALL = 10
 def styled(chart: Any, title: str, subtitle: str = "") -> Chart:
     """The chart with its title, in the look of all.
 
-    Args:
-        chart: of Altair.
-        title: a few words.
-        subtitle: what the data are; it is broken into lines.
-
     Example:
         >>> styled(alt.Chart().mark_point(), "Recall").to_dict()["title"]["text"]
         'Recall'
@@ -131,10 +126,7 @@ def method_style(index: int) -> tuple[str, list[int], str]:
 def palette(names: Sequence[str], order: Sequence[str] | None = None) -> dict[str, alt.Scale]:
     """Scales of colour, dash and shape, so that no two of the names differ by their colour alone.
 
-    Args:
-        names: in their order; more than can be told apart are refused.
-        order: of methods, all of them: each has the style of its number (see :func:`method_style`). Without it, names
-            are no methods and have the colours one by one.
+    With the order of all methods, each has the style of its number in it (:func:`method_style`).
 
     Example:
         >>> palette(["focal"], order=["softmax", "focal"])["color"].range

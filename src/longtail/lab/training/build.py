@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
 from longtail.counts import IntArray
 from longtail.lab.config import ConfigError, DataConfig, ModelConfig, RunConfig, config_errors
@@ -27,6 +27,7 @@ from longtail.lab.data import (
     open_dataset,
 )
 from longtail.lab.data.batches import Order, shuffled
+from longtail.lab.data.dataset import Images
 from longtail.lab.data.decode import shorter_side
 from longtail.lab.data.folds import hold_out_validation
 from longtail.lab.models import (
@@ -55,6 +56,7 @@ __all__ = [
     "build_optimizer",
     "build_order",
     "find_weights",
+    "follow_schedule",
     "identify",
     "load_initial_weights",
     "open_data",
@@ -95,12 +97,13 @@ def open_data(
     data = config.data
     with config_errors():
         check_model(config.model.name)
-    dataset = _prepared(_open_images(data, data_dir, console), config)
+    dataset = _open_images(data, data_dir, console)
     betas, classes = len(config.loss.betas), len(dataset.classes)
     if classes < 2:
         raise DataError(f"{data.name} has a single class, {dataset.classes[0]!r}: a classifier needs two or more")
     if betas not in (0, classes):
         raise ConfigError(f"betas has {betas} values, but {data.name} has {classes} classes")
+    dataset = _prepared(dataset, config)
     config = _identified(config, None if data.is_catalogued else fingerprint(dataset), runs)
     chosen, subset = data.subset.choose(dataset)
     chosen = hold_out_validation(data.fold.choose(chosen), data.validation_fraction)
@@ -127,27 +130,33 @@ def _prepared(dataset: ImageDataset, config: RunConfig) -> ImageDataset:
     size = config.data.image_size
     if (spec := input_spec(config.model.name, size)) is not None:
         dataset = dataset.prepared_for(spec)
-        return replace(dataset, notes=(*dataset.notes, *_notes_on_size(dataset, spec.input_size)))
-    if size is not None and isinstance(dataset.train, InMemoryImages):
+    elif size is not None and isinstance(dataset.train, InMemoryImages):
         height, width = dataset.train.images.shape[2:]
         raise DataError(
             f"image_size requires image files or a model of timm: {dataset.name} has {height} × {width} pixels"
         )
-    return replace(dataset, input_size=size)
-
-
-def _notes_on_size(dataset: ImageDataset, input_size: int) -> list[str]:
-    """Whether images are smaller than the input of the network, going by some of them."""
-    images = dataset.train
-    if isinstance(images, InMemoryImages):
-        sides = [min(images.images.shape[2:])]
     else:
-        sides = []
-        for index in range(0, len(images), -(-len(images) // SAMPLED)):
-            with contextlib.suppress(DataError):  # found when it is read
-                sides.append(shorter_side(images.path(index)))
-    side = int(statistics.median(sides)) if sides else input_size
-    return [f"images of {side} pixels are scaled up to the network's {input_size}"] if side < input_size else []
+        dataset = replace(dataset, input_size=size)
+    side, wanted = _typical_side(dataset.train), dataset.input_size or InputSpec.input_size
+    if side is None or side >= wanted or (spec is None and isinstance(dataset.train, InMemoryImages)):
+        return dataset
+    if isinstance(dataset.train, ImageFiles) and size is None:
+        raise ConfigError(
+            f"{dataset.name}: images of {side} pixels are smaller than the network's input of {wanted}: "
+            f"data.image_size {side} trains at their size, data.image_size {wanted} enlarges them"
+        )
+    return replace(dataset, notes=(*dataset.notes, f"images of {side} pixels are enlarged to the network's {wanted}"))
+
+
+def _typical_side(images: Images) -> int | None:
+    """The median of the shorter sides of some of the images, in pixels; None if none of them can be read."""
+    if isinstance(images, InMemoryImages):
+        return min(images.images.shape[2:])
+    sides = []
+    for index in range(0, len(images), -(-len(images) // SAMPLED)):
+        with contextlib.suppress(DataError):  # found when it is read
+            sides.append(shorter_side(images.path(index)))
+    return int(statistics.median(sides)) if sides else None
 
 
 def identify(
@@ -212,15 +221,6 @@ def find_weights(model: ModelConfig, beside: Path | None = None) -> ModelConfig:
         raise ConfigError(f"{file} has changed: its SHA-256 is not that of the run's initial weights")
     name = IMAGENET if model.weights == IMAGENET else source.name
     return replace(model, weights=name, weights_sha256=digest, weights_path=source)
-
-
-def probe_images(config: RunConfig, dataset: ImageDataset, photographs: int = 8) -> Tensor:
-    """A few images of the size that the network will see."""
-    images = dataset.train
-    if dataset.input_size is not None or isinstance(images, ImageFiles):
-        size = dataset.input_size or InputSpec.input_size
-        return torch.zeros(photographs, 3, size, size)
-    return torch.zeros(min(64, config.optimizer.batch_size), *images.images.shape[1:])
 
 
 def build_order(config: RunConfig, dataset: ImageDataset) -> Order:
@@ -338,8 +338,20 @@ def build_optimizer(config: RunConfig, network: nn.Module) -> torch.optim.Optimi
     # With the others, the scaler of 16-bit gradients waits for the device in each step.
     shared: dict[str, Any] = {"lr": rate, "fused": True if config.precision == "16-mixed" else None}
     if optimizer.name == "adamw":
+        if config.model.freeze:
+            shared["fused"] = True  # a quarter of the time of a step of a head alone
         return torch.optim.AdamW(listed, betas=(optimizer.momentum, 0.999), **shared)
     return torch.optim.SGD(listed, momentum=optimizer.momentum, nesterov=optimizer.nesterov, **shared)
+
+
+def follow_schedule(config: RunConfig, optimizer: torch.optim.Optimizer, criterion: nn.Module, epoch: float) -> float:
+    """Set learning rates and deferred class weights to those of a moment of the training; return the learning rate."""
+    if isinstance(criterion, DeferredReweighting):
+        criterion.set_epoch(epoch)
+    rate = config.optimizer.lr_at(epoch)
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["lr_scale"]
+    return rate
 
 
 def _layer_scales(config: RunConfig, network: nn.Module) -> dict[int, float]:

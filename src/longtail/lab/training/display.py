@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-from longtail.lab.training.cost import duration
+from longtail.lab.training.cost import duration, speed
+from longtail.lab.training.errors import Interrupted
 
-__all__ = ["Display"]
+__all__ = ["Display", "FeatureProgress"]
 
 LINE_SECONDS = 60.0
 """Without a terminal there is a line at least this often."""
+REPORT_SECONDS = 1.0
+"""How often those who wait for the run are told how far it is."""
+
+SETTLED_SECONDS = 2.0
+"""After which the speed is known well enough to say how long the rest takes."""
 
 CURVE = 40
 """Characters of a curve at most."""
@@ -30,46 +44,124 @@ class Position(Protocol):
     step: int
 
 
-class Display:
-    """Shows a training to people; without a console it only writes TensorBoard's events.
+class Shown:
+    """A bar in a terminal, else lines.
 
     Args:
-        folder: of the run; None writes nothing.
-        console: where to show.
-        epochs: of the whole training.
-        steps: of an epoch.
-        start: where the training resumes.
+        console: where to show; None is nowhere.
+        description: what the bar begins with.
+        columns: of the bar, after the description.
+        task: how much there is to do, and fields of the columns.
     """
 
-    def __init__(self, folder: Path | None, console: Console | None, epochs: int, steps: int, start: Position) -> None:
+    def __init__(self, console: Console | None, description: str, *columns: ProgressColumn, **task: Any) -> None:
         self.console = console or Console(quiet=True)
-        self.epochs, self.steps = epochs, steps
         self.began = self.said = time.monotonic()
-        self.start = start.epoch * steps + start.step
-        self.lines: list[dict[str, Any]] = []
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[errors]}"),
-        )
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *columns)
         self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-        self.task = self.bar.add_task(
-            "starting", total=epochs * steps, completed=start.epoch * steps + start.step, errors=""
-        )
-        from torch.utils.tensorboard import SummaryWriter  # slow to import: only who trains waits for it
-
-        # Events after the step that this run resumes from are of steps that are made again.
-        self.events = SummaryWriter(str(folder), purge_step=start.epoch + 1) if folder else None
+        self.task = self.bar.add_task(description, **task)
 
     def __enter__(self) -> Self:
         self.bar.start()
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.bar.stop()
+
+    @property
+    def owes_line(self) -> bool:
+        """Whether there was no line for a minute."""
+        return not self.console.is_terminal and time.monotonic() - self.said >= LINE_SECONDS
+
+    def say(self, text: str) -> None:
+        """A message that stays."""
+        self.said = time.monotonic()
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class FeatureProgress(Shown):
+    """Shows how many features are computed.
+
+    Args:
+        console: where to; None is nowhere.
+        total: how many there are.
+        name: of the backbone.
+    """
+
+    def __init__(self, console: Console | None, total: int, name: str) -> None:
+        columns = TextColumn("images,"), TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
+        super().__init__(console, f"features of {name}", *columns, total=total)
+        self.total, self.name, self.done = total, name, 0
+        self.first: tuple[float, int] | None = None
+        """When the first batch was done, and how large it was: workers start and warm up before."""
+        self.announced = False
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        super().__exit__(kind)
+        if kind is None and self.total:
+            seconds = time.monotonic() - self.began
+            self.say(f"computed the features of {self.total:,} images in {duration(seconds)}")
+
+    def show(self, done: int, before: int = 0) -> None:
+        """So many are computed, after those before."""
+        self.done = done = before + done
+        self.bar.update(self.task, completed=done)
+        now = time.monotonic()
+        if self.first is None:
+            self.first = now, done
+        since, earlier = self.first
+        per_second = (done - earlier) / (now - since) if now > since else 0.0
+        if not per_second:
+            return
+        if not self.announced and now - since > SETTLED_SECONDS:
+            self.announced = True
+            self.say(
+                f"computing the features of {self.total:,} images with {self.name}, once: "
+                f"about {duration(self.total / per_second)} ({speed(per_second)})"
+            )
+        elif self.announced and self.owes_line:
+            self.say(f"{done:,} of {self.total:,} images, {duration((self.total - done) / per_second)} left")
+
+    def interrupted(self) -> Interrupted:
+        """How far it is."""
+        so_far = f"the features of {self.done:,} of {self.total:,} images computed"
+        return Interrupted(f"interrupted with {so_far}; run the same command to resume")
+
+
+class Display(Shown):
+    """Shows a training, and writes TensorBoard's events.
+
+    Args:
+        folder: of the run; None writes nothing.
+        console: where to show; None is nowhere.
+        epochs: of the whole training.
+        steps: of an epoch.
+        start: where the training resumes.
+        report: takes the share of the training that is done, and the seconds that the rest takes.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        console: Console | None,
+        epochs: int,
+        steps: int,
+        start: Position,
+        report: Callable[[float, float], None] = lambda share, seconds: None,
+    ) -> None:
+        columns = TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[errors]}")
+        self.epochs, self.steps, self.report = epochs, steps, report
+        self.reported = time.monotonic()
+        self.start = start.epoch * steps + start.step
+        super().__init__(console, "starting", *columns, total=epochs * steps, completed=self.start, errors="")
+        self.lines: list[dict[str, Any]] = []
+        from torch.utils.tensorboard import SummaryWriter  # slow to import: only who trains waits for it
+
+        # Events after the step that this run resumes from are of steps that are made again.
+        self.events = SummaryWriter(str(folder), purge_step=start.epoch + 1) if folder else None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        super().__exit__(kind)
         if kind is None and self.console.is_terminal and len(self.lines) > 1:
             self.say(self.summary())
         if self.events:
@@ -77,26 +169,28 @@ class Display:
 
     def step(self, now: Position) -> None:
         """A step was made."""
-        self.bar.update(
-            self.task,
-            completed=now.epoch * self.steps + now.step,
-            description=f"epoch {now.epoch + 1}/{self.epochs}",
-        )
-        if not self.console.is_terminal and time.monotonic() - self.said >= LINE_SECONDS:
-            done = now.epoch * self.steps + now.step
-            pace = (time.monotonic() - self.began) / max(done - self.start, 1)
-            left = duration(pace * (self.epochs * self.steps - done))
-            self.say(f"epoch {now.epoch + 1}/{self.epochs}: step {now.step}/{self.steps}, {left} left")
+        done, clock = now.epoch * self.steps + now.step, time.monotonic()
+        if not self.console.quiet:  # as that of a worker, to which it would cost a tenth of the step of a head
+            self.bar.update(self.task, completed=done, description=f"epoch {now.epoch + 1}/{self.epochs}")
+        if clock - self.reported < REPORT_SECONDS:
+            return
+        self.reported, total = clock, self.epochs * self.steps
+        left = (clock - self.began) / max(done - self.start, 1) * (total - done)
+        self.report(done / total, left)
+        if self.owes_line:
+            self.say(f"epoch {now.epoch + 1}/{self.epochs}: step {now.step}/{self.steps}, {duration(left)} left")
 
-    def testing(self) -> None:
-        """The test images are being looked at."""
+    def testing(self, images: int) -> None:
+        """So many of the test or validation images were looked at."""
         self.bar.update(self.task, description="testing")
+        if self.owes_line:
+            self.say(f"testing: {images:,} images done")
 
     def epoch(self, lines: list[dict[str, Any]]) -> None:
         """An epoch is over."""
         line, self.lines = lines[-1], lines
         tested = [line["error"] for line in lines if "error" in line]
-        errors = f"error {tested[-1]:.2f}%, best {min(tested):.2f}%" if tested else "not tested yet"
+        errors = f"test error {tested[-1]:.2f}%" if tested else "not tested yet"
         if "validation_balanced_accuracy" in line:
             errors += f", balanced accuracy on validation images {line['validation_balanced_accuracy']:.1%}"
         self.bar.update(self.task, errors=f"loss {line['train_loss']:.4g}, {errors}")
@@ -123,11 +217,6 @@ class Display:
             for name, value in line.items():
                 if isinstance(value, float):
                     self.events.add_scalar(name, value, line["epoch"])
-
-    def say(self, text: str) -> None:
-        """A message that stays."""
-        self.said = time.monotonic()
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def curve(values: Sequence[float]) -> str:

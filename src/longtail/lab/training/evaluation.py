@@ -18,8 +18,8 @@ from longtail.heads import adjust_logits
 from longtail.lab.config import ConfigError, ModelConfig, RunConfig, config_errors
 from longtail.lab.data import CATALOG, Batch, DataError, ImageDataset, ImageFiles, InputSpec, Loader, evaluation_loader
 from longtail.lab.data.dataset import Images
-from longtail.lab.data.feature_loader import FeatureLoader
 from longtail.lab.data.image_folder import labelled_images
+from longtail.lab.data.loaders import FeatureLoader
 from longtail.lab.models import build_model, classifier, feature_size
 from longtail.lab.training.adjustments import Adjustment, adjust_, choose_adjustment, fit_temperature
 from longtail.lab.training.build import find_weights, load_initial_weights, open_data
@@ -160,7 +160,7 @@ def _evaluate(
     run: LoadedRun, images: Images, dataset: ImageDataset | None, metrics: ClassifierMetrics | None = None
 ) -> dict[str, Any]:
     """How good a run is on images of its data set, or on files from anywhere."""
-    fabric = make_fabric(run.config.precision, "auto", 1)
+    fabric = make_fabric(run.config, "auto", 1)
     network: nn.Module
     loader: Loader
     if dataset is not None:

@@ -11,14 +11,21 @@ from torch import nn
 
 from longtail.lab.config import RunConfig, RunOptions
 from longtail.lab.data import ImageDataset
-from longtail.lab.data.feature_loader import FeatureLoader
+from longtail.lab.data.loaders import FeatureLoader
 from longtail.lab.models import IMAGENET, classifier
 from longtail.lab.recipes import finetuning_of, probe_of
-from longtail.lab.training.build import build_loss, build_network, build_optimizer, build_order, open_data, probe_images
-from longtail.lab.training.cost import Cost, duration, measure_cost
+from longtail.lab.training.build import (
+    build_loss,
+    build_network,
+    build_optimizer,
+    build_order,
+    follow_schedule,
+    open_data,
+)
+from longtail.lab.training.cost import Cost, duration
 from longtail.lab.training.frozen import FrozenBackbone, build_head
+from longtail.lab.training.inputs import measure_inputs
 from longtail.lab.training.processes import computed_by_first, make_fabric
-from longtail.schedules import DeferredReweighting
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -60,11 +67,7 @@ def probe_head(backbone: FrozenBackbone) -> nn.Linear:
     )
     for epoch in range(config.optimizer.epochs):
         for step, (features, labels, total) in enumerate(loader.epoch(epoch)):
-            now = epoch + step / len(loader)
-            if isinstance(criterion, DeferredReweighting):
-                criterion.set_epoch(now)
-            for group in optimizer.param_groups:
-                group["lr"] = config.optimizer.lr_at(now)
+            follow_schedule(config, optimizer, criterion, epoch + step / len(loader))
             (criterion(head(features), labels) / total).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -147,10 +150,9 @@ def estimate_finetuning(config: RunConfig, options: RunOptions = RunOptions()) -
     """
     tuned = finetuning_of(config)
     dataset, _, found = open_data(tuned, options.data_dir)
-    fabric = make_fabric(tuned.precision, options.accelerator, 1)
+    fabric = make_fabric(tuned, options.accelerator, 1)
     with torch.random.fork_rng(devices=[]):
         network = build_network(found, dataset)
-    criterion = build_loss(found, dataset.counts)
-    cost = measure_cost(found, fabric, network, criterion, probe_images(found, dataset))
+    cost = measure_inputs(found, fabric, dataset, network)
     seconds = cost.seconds(found, len(dataset.train), len(dataset.test))
     return Finetuning(tuned, seconds, cost.images_per_second)

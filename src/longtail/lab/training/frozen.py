@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,16 +31,13 @@ from longtail.lab.models.features import (
     store_features,
 )
 from longtail.lab.training.build import build_network
-from longtail.lab.training.cost import duration, speed
-from longtail.lab.training.display import LINE_SECONDS
+from longtail.lab.training.display import FeatureProgress
 from longtail.lab.training.errors import Interrupted
 from longtail.lab.training.state import stop_signals
 
 __all__ = ["FrozenBackbone", "Head", "MissingViews", "attach_head", "build_head", "head_threads"]
 
 POLL_SECONDS = 0.2
-SETTLED_SECONDS = 2.0
-"""After which the speed is known well enough to say how long the rest takes."""
 MEASURED = 16
 """Images that the time of all is estimated from."""
 STORES = 2
@@ -75,6 +72,7 @@ class FrozenBackbone:
 
     def __init__(self, config: RunConfig, dataset: ImageDataset, network: nn.Module | None = None) -> None:
         self.config, self.dataset, self._network = config, dataset, network
+        self._views: dict[tuple[int, int], tuple[ImageViews, list[ViewRequest], list[bytes]]] = {}
         self.store = self._open_store()
 
     def _open_store(self) -> FeatureStore:
@@ -102,10 +100,18 @@ class FrozenBackbone:
         attach_head(self.network, head, self.config)
         return self.network
 
+    def _requested(self, images: Images, views: int) -> tuple[ImageViews, list[ViewRequest], list[bytes]]:
+        """Views of images, with their keys; the images are looked at once."""
+        known = self._views.get((id(images), views))
+        if known is None:
+            own = ImageViews(self.dataset, images)
+            requests = own.requests(views)
+            known = self._views[id(images), views] = own, requests, [own.key(request) for request in requests]
+        return known
+
     def features(self, images: Images, views: int = 0) -> Tensor:
         """Features of images that are in the cache, as the head sees them: shape (N, 1 + views, D)."""
-        requested = ImageViews(self.dataset, images)
-        rows = self.store.take([requested.key(request) for request in requested.requests(views)])
+        rows = self.store.take(self._requested(images, views)[2])
         if self.config.model.normalize_features:
             rows = F.normalize(rows)
         return rows.view(len(images), views + 1, -1)
@@ -120,10 +126,8 @@ class FrozenBackbone:
         """What is not in the cache, of all images of the run by default."""
         found = []
         for images, count in self.splits() if splits is None else splits:
-            views = ImageViews(self.dataset, images)
-            requests = views.requests(count)
-            chosen = self.store.missing([views.key(request) for request in requests])
-            if chosen:
+            views, requests, keys = self._requested(images, count)
+            if chosen := self.store.missing(keys):
                 found.append(MissingViews(views, [requests[position] for position in chosen]))
         return found
 
@@ -175,112 +179,36 @@ class FrozenBackbone:
         """
         if not self.missing(splits):
             return
-        lock = self.store.lock()
-        with stop_signals() as stop:
-
-            def check(so_far: str = "") -> None:
-                if stop.requested:
-                    raise Interrupted(f"interrupted{so_far}; run the same command to resume")
-
-            _acquire(lock.acquire, check, console)
-            try:
-                missing = self.missing(splits)
-                total = sum(len(part.requests) for part in missing)
-                with FeatureProgress(console, total, self.config.model.name) as progress:
-                    for views, requests in missing:
-                        before = progress.done
-
-                        def done(count: int, before: int = before) -> None:
-                            progress.show(before + count)
-                            check(f" with {progress.described}")
-
-                        extract = self.extractor(views, device)
-                        store_features(self.store, extract, views, requests, _processes(workers), done)
-            finally:
-                lock.release()
+        with self._locked(console):
+            missing = self.missing(splits)
+            progress = FeatureProgress(console, sum(len(part.requests) for part in missing), self.config.model.name)
+            with progress, stop_signals(progress.interrupted):
+                for views, requests in missing:
+                    show, extract = (
+                        functools.partial(progress.show, before=progress.done),
+                        self.extractor(views, device),
+                    )
+                    store_features(self.store, extract, views, requests, _processes(workers), show)
         assert not self.missing(splits)  # and they are in memory
+
+    @contextlib.contextmanager
+    def _locked(self, console: Console | None) -> Iterator[None]:
+        """While no other process computes these features."""
+        lock, waits = self.store.lock(), False
+        with stop_signals(lambda: Interrupted("interrupted; run the same command to resume")):
+            while not lock.acquire(wait=False):
+                if not waits and console:
+                    console.print("another process computes these features; waiting for it", soft_wrap=True)
+                waits = True
+                time.sleep(POLL_SECONDS)
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def _processes(workers: int | None) -> int:
     return min(8, available_cores()) if workers is None else workers
-
-
-def _acquire(acquire: Callable[..., bool], check: Callable[[], None], console: Console | None) -> None:
-    waits = False
-    while not acquire(wait=False):
-        if not waits and console:
-            console.print("another process computes these features; waiting for it", soft_wrap=True)
-        waits = True
-        check()
-        time.sleep(POLL_SECONDS)
-
-
-class FeatureProgress:
-    """Shows how many features are computed: a bar in a terminal, else a line at least every minute.
-
-    Args:
-        console: where to; None is nowhere.
-        total: how many there are.
-        name: of the backbone.
-    """
-
-    def __init__(self, console: Console | None, total: int, name: str) -> None:
-        self.console = console or Console(quiet=True)
-        self.total, self.name, self.done = total, name, 0
-        self.began = self.said = time.monotonic()
-        self.first: tuple[float, int] | None = None
-        """When the first batch was done, and how large it was: workers start and warm up before."""
-        self.announced = False
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("images,"),
-            TimeElapsedColumn(),
-            TextColumn("left:"),
-            TimeRemainingColumn(),
-        )
-        self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-        self.task = self.bar.add_task(f"features of {name}", total=total)
-
-    def __enter__(self) -> Self:
-        self.bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.bar.stop()
-        if kind is None and self.total:
-            seconds = time.monotonic() - self.began
-            self._say(f"computed the features of {self.total:,} images in {duration(seconds)}")
-
-    def show(self, done: int) -> None:
-        """So many are computed."""
-        self.done = done
-        self.bar.update(self.task, completed=done)
-        now = time.monotonic()
-        if self.first is None:
-            self.first = now, done
-        since, before = self.first
-        per_second = (done - before) / (now - since) if now > since else 0.0
-        if not per_second:
-            return
-        if not self.announced and now - since > SETTLED_SECONDS:
-            self.announced = True
-            self._say(
-                f"computing the features of {self.total:,} images with {self.name}, once: "
-                f"about {duration(self.total / per_second)} ({speed(per_second)})"
-            )
-        elif self.announced and not self.console.is_terminal and now - self.said >= LINE_SECONDS:
-            self._say(f"{done:,} of {self.total:,} images, {duration((self.total - done) / per_second)} left")
-
-    @property
-    def described(self) -> str:
-        """How far it is."""
-        return f"the features of {self.done:,} of {self.total:,} images computed"
-
-    def _say(self, text: str) -> None:
-        self.said = time.monotonic()
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class Head(nn.Module):

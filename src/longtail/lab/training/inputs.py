@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from longtail.lab.config import RunConfig, RunOptions
-from longtail.lab.data import ImageDataset, Loader, Shard, evaluation_loader, training_loader
-from longtail.lab.data.feature_loader import FeatureLoader
+from longtail.lab.data import ImageDataset, ImageFiles, InputSpec, Loader, Shard, evaluation_loader, training_loader
+from longtail.lab.data.loaders import FeatureLoader
 from longtail.lab.data.mixing import Mixing
-from longtail.lab.training.build import build_loss, build_order, probe_images
+from longtail.lab.training.build import build_loss, build_order
 from longtail.lab.training.cost import Cost, measure_cost
 from longtail.lab.training.frozen import FrozenBackbone, Head
 
@@ -38,7 +38,12 @@ def measure_inputs(
     if isinstance(network, Head):
         inputs = torch.zeros(min(MOST_FEATURES, config.optimizer.batch_size), network.fc.in_features)
     else:
-        inputs = probe_images(config, dataset, photographs)
+        images, size = dataset.train, dataset.input_size
+        if size is not None or isinstance(images, ImageFiles):
+            size = size or InputSpec.input_size
+            inputs = torch.zeros(photographs, 3, size, size)
+        else:
+            inputs = torch.zeros(min(64, config.optimizer.batch_size), *images.images.shape[1:])
     return measure_cost(config, fabric, network, build_loss(config, dataset.counts), inputs, seconds)
 
 

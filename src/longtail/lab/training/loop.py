@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,9 @@ from torch import Tensor, nn
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
 from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset
 from longtail.lab.data.batches import cut
-from longtail.lab.data.feature_loader import FeatureLoader
+from longtail.lab.data.loaders import FeatureLoader
 from longtail.lab.models.batch_norm import synchronise_batch_norms
-from longtail.lab.training.build import (
-    build_loss,
-    build_network,
-    build_optimizer,
-    open_data,
-)
+from longtail.lab.training.build import build_loss, build_network, build_optimizer, follow_schedule, open_data
 from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from longtail.lab.training.cost import Cost, available_memory, check_memory, duration, enough_memory, speed
 from longtail.lab.training.display import Display
@@ -43,7 +38,6 @@ from longtail.lab.training.processes import (
 )
 from longtail.lab.training.run_folder import RunFolder
 from longtail.lab.training.state import ADVICE, State, Stop, Timer, stop_signals
-from longtail.schedules import DeferredReweighting
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -82,74 +76,59 @@ def train(
     """
     if config.is_identified and (done := _complete(config, options, console)):
         return done  # without opening the data
-    # First the data: a run that cannot start leaves no folder, and says why once, before it starts other processes.
+    # A run that cannot start says why once, before it starts other processes, and leaves no folder.
     dataset, subset, config = open_data(config, options.data_dir, console, options.runs)
     if done := _complete(config, options, console):
         return done
-    # Refuses initial weights that do not fit.
     backbone = FrozenBackbone(config, dataset) if config.model.freeze else None
     torch.manual_seed(config.seed)
-    network = build_network(config, dataset) if backbone is None else None
-    folder = RunFolder(options.runs / config.run_id)
-    fabric = make_fabric(config.precision, options.accelerator, options.devices)
+    network = build_head(config, backbone.size, len(dataset.classes)) if backbone else build_network(config, dataset)
+    fabric = make_fabric(config, options.accelerator, options.devices)
     console = console if fabric.is_global_zero else None
-    if backbone is not None:
-        computed_by_first(
-            fabric, lambda: backbone.compute(device=fabric.device, workers=options.workers, console=console)
-        )
-        torch.manual_seed(config.seed)
-        network = build_head(config, backbone.size, len(dataset.classes))
-    assert network is not None
-    with head_threads(backbone, fabric.device):
+    if backbone:
+        compute = functools.partial(backbone.compute, device=fabric.device, workers=options.workers, console=console)
+        computed_by_first(fabric, compute)
+    folder = RunFolder(options.runs / config.run_id)
+    with head_threads(backbone, fabric.device), enough_memory(config):
         cost = measure_inputs(config, fabric, dataset, network)
-    check_memory(config, cost, available_memory(fabric.device), fabric.world_size)
-    with (
-        head_threads(backbone, fabric.device),
-        enough_memory(config),
-        folder.written(),
-        opened_by_first(folder, config, fabric),
-        stop_signals() as stop,
-    ):
-        if fabric.world_size == 1 and folder.result_file.exists():
-            return folder.path  # another process has finished it since
-        training = Training.new(config, options, fabric, dataset, folder, network, backbone)
-        notes = [*dataset.notes, *training.resume(subset)]
-        lines = training.lines
-        notes.append(describe(config, dataset, cost, training.state.epoch, fabric.world_size))
-        if config.model.warm_start and not (training.state.epoch or training.state.step):
+        check_memory(config, cost, available_memory(fabric.device), fabric.world_size)
+        with folder.written(), opened_by_first(folder, config, fabric), stop_signals() as stop:
+            if fabric.world_size == 1 and folder.result_file.exists():
+                return folder.path  # another process has finished it since
+            training = Training(config, options, fabric, dataset, folder, network, backbone)
+            notes = [*dataset.notes, *training.resume(subset)]
+            seconds = cost.seconds(config, len(dataset.train), tested_images(dataset), training.state.epoch)
+            seconds /= fabric.world_size
+            notes.append(describe(config, dataset, cost, seconds, training.state.epoch, fabric.world_size))
+            if fabric.is_global_zero:
+                folder.write_progress(training.state.epoch / config.optimizer.epochs, seconds)
             if console:
                 console.print(*notes, sep="\n", highlight=False, markup=False, soft_wrap=True)
-            notes.clear()
-            warm_start(training.network, config, dataset, fabric, options.workers, console)
-        with training.display(console) as display:
-            for note in notes:
-                display.say(note)
-            while training.state.epoch < config.optimizer.epochs:
-                line = train_epoch(training, Timer(options.checkpoint_minutes), stop, display)
-                lines[:] = [*map(without_details, lines), line]
-                display.epoch(lines)
-                training.save_after_epoch()
-            if best := training.state.best:
-                training.network.load_state_dict(best["model"])
-            kept = lines[best["epoch"] - 1 if best else -1]
-            if "confusion" not in kept:  # it is an earlier epoch, or the run was killed after its last one
-                kept |= tested(training, display)
-        if fabric.is_global_zero:
-            folder.write_metrics(lines)
-            network = training.network
-            if backbone is not None and not config.model.saves_head_only:
-                network = backbone.with_head(network)
-            folder.finish(config, network, lines, fabric.world_size, best["epoch"] if best else None)
-        fabric.barrier()
+            if config.model.warm_start and not (training.state.epoch or training.state.step):
+                warm_start(network, config, dataset, fabric, options.workers, console)
+            with training.display(console) as display:
+                while training.state.epoch < config.optimizer.epochs:
+                    line = train_epoch(training, Timer(options.checkpoint_minutes), stop, display)
+                    training.lines = [*map(without_details, training.lines), line]
+                    display.epoch(training.lines)
+                    training.save_after_epoch()
+                training.keep_chosen_epoch(display)
+            if fabric.is_global_zero:
+                training.finish(backbone)
+            fabric.barrier()
     return folder.path
 
 
-def describe(config: RunConfig, dataset: ImageDataset, cost: Cost, epoch: int, world_size: int) -> str:
+def tested_images(dataset: ImageDataset) -> int:
+    """Images of a test, on test and validation images."""
+    return len(dataset.test) + (0 if dataset.validation is None else len(dataset.validation))
+
+
+def describe(config: RunConfig, dataset: ImageDataset, cost: Cost, seconds: float, epoch: int, world_size: int) -> str:
     """What is about to be trained, and how long it takes here."""
     train, test, classes = len(dataset.train), len(dataset.test), len(dataset.classes)
     validation = 0 if dataset.validation is None else len(dataset.validation)
     held_out = f", {validation:,} validation" if validation else ""
-    seconds = cost.seconds(config, train, test + validation, epoch) / world_size
     left = f"{config.optimizer.epochs - epoch} epochs" + (" left" if epoch else "")
     frozen = ", frozen" if config.model.freeze else ""
     return (
@@ -168,32 +147,21 @@ def _complete(config: RunConfig, options: RunOptions, console: Console | None) -
     return folder.path
 
 
-@dataclass(frozen=True)
 class Training:
-    """What is trained, on what, and how far it is."""
+    """What is trained, on what, and how far it is.
 
-    config: RunConfig
-    fabric: Fabric
-    dataset: ImageDataset
-    folder: RunFolder
-    loader: Loader
-    test_loader: Loader
-    validation_loader: Loader | None
-    network: nn.Module
-    """Whose weights are saved."""
-    model: Any
-    """The network as it is called: fused with its loss, compiled, and over several processes."""
-    is_fused: bool
-    """Whether the model returns its loss."""
-    criterion: nn.Module
-    optimizer: Any
-    state: State
-    lines: list[dict[str, Any]]
-    """Metrics of the epochs that are done."""
+    Args:
+        config: of the run.
+        options: where and how.
+        fabric: its processes and device.
+        dataset: its images.
+        folder: of the run.
+        network: with its initial weights, or a head for features.
+        backbone: of these features.
+    """
 
-    @classmethod
-    def new(
-        cls,
+    def __init__(
+        self,
         config: RunConfig,
         options: RunOptions,
         fabric: Fabric,
@@ -201,33 +169,26 @@ class Training:
         folder: RunFolder,
         network: nn.Module,
         backbone: FrozenBackbone | None = None,
-    ) -> Training:
-        """Of a network with its initial weights, or of a head on features of a frozen backbone."""
+    ) -> None:
+        self.config, self.fabric, self.dataset, self.folder, self.network = config, fabric, dataset, folder, network
         if config.sync_batch_norm and fabric.world_size > 1:
             synchronise_batch_norms(network)
         # Convolutions are faster with the channels of a pixel side by side.
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        criterion = build_loss(config, dataset.counts).to(fabric.device)
-        called = with_fused_head(config, network, criterion)
+        self.criterion = build_loss(config, dataset.counts).to(fabric.device)
+        called = with_fused_head(config, network, self.criterion)
+        self.is_fused = isinstance(called, FusedNetwork)
         compiled: Any = torch.compile(called) if config.compile else called
-        model, optimizer = fabric.setup(compiled, build_optimizer(config, network))
+        # The network as it is called: fused with its loss, compiled, and over several processes.
+        self.model: Any
+        self.optimizer: Any
+        self.model, self.optimizer = fabric.setup(compiled, build_optimizer(config, network))
         loaders = make_loaders(config, options, fabric, dataset, backbone)
-        return cls(
-            config=config,
-            fabric=fabric,
-            dataset=dataset,
-            folder=folder,
-            loader=loaders["train"],
-            test_loader=loaders["test"],
-            validation_loader=loaders.get("validation"),
-            network=network,
-            model=model,
-            is_fused=isinstance(called, FusedNetwork),
-            criterion=criterion,
-            optimizer=optimizer,
-            state=State(fabric.device),
-            lines=[],
-        )
+        self.loader, self.test_loader = loaders["train"], loaders["test"]
+        self.validation_loader = loaders.get("validation")
+        self.state = State(fabric.device)
+        self.lines: list[dict[str, Any]] = []
+        """Metrics of the epochs that are done."""
 
     def resume(self, subset: LongTailedSubset) -> list[str]:
         """Resume from the last checkpoint, if there is one, and say what was wrong with others."""
@@ -273,10 +234,28 @@ class Training:
         if not (self.config.model.freeze and recent and self.fabric.world_size == 1):
             self.save()
 
+    def keep_chosen_epoch(self, display: Display) -> None:
+        """Take the weights of the epoch to keep, and test them if that was not done in detail."""
+        best = self.state.best
+        if best:
+            self.network.load_state_dict(best["model"])
+        kept = self.lines[best["epoch"] - 1 if best else -1]
+        if "confusion" not in kept:  # it is an earlier epoch, or the run was killed after its last one
+            kept |= tested(self, display)
+
+    def finish(self, backbone: FrozenBackbone | None) -> None:
+        """Write what came out."""
+        self.folder.write_metrics(self.lines)
+        network, best = self.network, self.state.best
+        if backbone and not self.config.model.saves_head_only:
+            network = backbone.with_head(network)
+        self.folder.finish(self.config, network, self.lines, self.fabric.world_size, best["epoch"] if best else None)
+
     def display(self, console: Console | None) -> Display:
         """For people, from where the training is."""
         path = self.folder.path if self.fabric.is_global_zero else None
-        return Display(path, console, self.config.optimizer.epochs, len(self.loader), self.state)
+        report = {"report": self.folder.write_progress} if path else {}
+        return Display(path, console, self.config.optimizer.epochs, len(self.loader), self.state, **report)
 
 
 def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) -> dict[str, Any]:
@@ -286,11 +265,7 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
     training.model.train()
     for batch in training.loader.epoch(state.epoch, state.step):
         now = state.epoch + state.step / len(training.loader)
-        state.rate = config.optimizer.lr_at(now)
-        if isinstance(training.criterion, DeferredReweighting):
-            training.criterion.set_epoch(now)
-        for group in training.optimizer.param_groups:
-            group["lr"] = state.rate * group["lr_scale"]
+        state.rate = follow_schedule(config, training.optimizer, training.criterion, now)
         train_step(training, batch)
         images_seen += batch.total
         display.step(state)
@@ -301,7 +276,7 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
             training.save()
     state.check_finite(fabric)
     train_seconds = timer.seconds()
-    found = tested(training, display) | validated(training) if config.is_tested_after(state.epoch + 1) else {}
+    found = tested(training, display) | validated(training, display) if config.is_tested_after(state.epoch + 1) else {}
     loss_of_epoch = total(fabric, state.end_epoch()).item()
     return {
         "epoch": state.epoch,
@@ -317,9 +292,9 @@ def tested(training: Training, display: Display) -> dict[str, Any]:
     """How good the network is on the test images."""
     fabric = training.fabric
     metrics = ClassifierMetrics(training.dataset.counts, training.config.loss.name, fabric.device)
-    display.testing()
+    display.testing(0)
     share_buffers(fabric, training.network)
-    found = evaluate_network(fabric, training.network, training.test_loader, metrics)
+    found = evaluate_network(fabric, training.network, training.test_loader, metrics, display.testing)
     epochs = training.config.optimizer.epochs
     if isinstance(training.loader, FeatureLoader) and training.state.epoch + 1 >= epochs:
         found["train_error"] = training_error(training.network, training.loader, epochs)
@@ -328,13 +303,13 @@ def tested(training: Training, display: Display) -> dict[str, Any]:
     return found
 
 
-def validated(training: Training) -> dict[str, Any]:
+def validated(training: Training, display: Display) -> dict[str, Any]:
     """How good the network is on the validation images, if there are any; the best epoch so far is kept."""
     if training.validation_loader is None:
         return {}
     fabric, config = training.fabric, training.config
     metrics = ClassifierMetrics(training.dataset.counts, config.loss.name, fabric.device)
-    found = evaluate_network(fabric, training.network, training.validation_loader, metrics)
+    found = evaluate_network(fabric, training.network, training.validation_loader, metrics, display.testing)
     if config.keep == "best":
         training.state.keep_best(found["balanced_accuracy"], training.network)
     return {f"validation_{name}": value for name, value in found.items() if not isinstance(value, (dict, list))}
@@ -360,8 +335,14 @@ def train_step(training: Training, batch: Batch) -> None:
 
 
 @torch.no_grad()
-def evaluate_network(fabric: Fabric, model: nn.Module, loader: Loader, metrics: ClassifierMetrics) -> dict[str, Any]:
-    """How good the model is on the images of the loader, over all processes."""
+def evaluate_network(
+    fabric: Fabric,
+    model: nn.Module,
+    loader: Loader,
+    metrics: ClassifierMetrics,
+    seen: Callable[[int], None] = lambda images: None,
+) -> dict[str, Any]:
+    """How good the model is on the images of the loader, over all processes; ``seen`` is told how many are done."""
     model.eval()
     done = 0
     for batch in loader.epoch(0):
@@ -370,6 +351,7 @@ def evaluate_network(fabric: Fabric, model: nn.Module, loader: Loader, metrics: 
                 logits = model(batch.images)
             metrics.update(logits, batch.labels, done + cut(batch.total, fabric.world_size)[fabric.global_rank])
         done += batch.total
+        seen(done)
     return metrics.compute(functools.partial(total, fabric), functools.partial(gathered, fabric))
 
 

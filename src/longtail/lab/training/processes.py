@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["computed_by_first", "gathered", "make_fabric", "opened_by_first", "share_buffers", "total"]
 
 
-def make_fabric(precision: str, accelerator: str, wanted: int | None = None) -> Fabric:
-    """One process, or as many as there are devices, or those that torchrun started."""
+def make_fabric(config: RunConfig, accelerator: str, wanted: int | None = None) -> Fabric:
+    """One process, or as many as there are devices, or those that torchrun started; heads are trained in float32."""
     # Slow to import: only who trains waits for it.
     from lightning_fabric import Fabric
 
@@ -36,7 +36,7 @@ def make_fabric(precision: str, accelerator: str, wanted: int | None = None) -> 
             accelerator=accelerator,
             devices=devices,
             num_nodes=nodes,
-            precision=precision,  # type: ignore[arg-type]
+            precision="32-true" if config.model.freeze else config.precision,  # type: ignore[arg-type]
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"accelerator {accelerator} cannot be used: {' '.join(str(error).split())}") from None
@@ -69,18 +69,21 @@ def gathered(fabric: Fabric, values: Tensor) -> Tensor:
     return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
 
-def computed_by_first(fabric: Fabric, compute: Callable[[], None]) -> None:
-    """Compute something in the first process, and then load it in the others; what goes wrong ends all of them."""
+def _in_first(fabric: Fabric, call: Callable[[], object]) -> None:
+    """Do something in the first process; what goes wrong there ends all of them."""
     problem: Exception | None = None
     if fabric.is_global_zero:
         try:
-            compute()
+            call()
         except Exception as error:
             problem = error
-    if fabric.world_size > 1:
-        problem = fabric.broadcast(problem)
-    if problem:
+    if problem := fabric.broadcast(problem):
         raise problem
+
+
+def computed_by_first(fabric: Fabric, compute: Callable[[], None]) -> None:
+    """Compute something in the first process, and then load it in the others."""
+    _in_first(fabric, compute)
     if not fabric.is_global_zero:
         compute()
 
@@ -89,14 +92,7 @@ def computed_by_first(fabric: Fabric, compute: Callable[[], None]) -> None:
 def opened_by_first(folder: RunFolder, config: RunConfig, fabric: Fabric) -> Iterator[None]:
     """The folder for the first process; one that it cannot have ends all of them."""
     with contextlib.ExitStack() as stack:
-        problem: Exception | None = None
-        if fabric.is_global_zero:
-            try:
-                stack.enter_context(folder.opened(config))
-            except (ConfigError, OSError) as error:
-                problem = error
-        if problem := fabric.broadcast(problem):
-            raise problem
+        _in_first(fabric, lambda: stack.enter_context(folder.opened(config)))
         yield
 
 

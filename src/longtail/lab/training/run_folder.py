@@ -55,6 +55,7 @@ class RunFolder:
         self.result_file = path / "result.json"
         self.error_file = path / "error.json"
         self.card_file = path / "README.md"
+        self.progress_file = path / ".progress.json"
         self._lock: Lock | None = None
 
     @contextlib.contextmanager
@@ -77,6 +78,8 @@ class RunFolder:
             yield
         finally:
             self._lock = None
+            if lock.is_held():
+                self.progress_file.unlink(missing_ok=True)
             lock.release()
 
     def check_held(self) -> None:
@@ -109,9 +112,22 @@ class RunFolder:
         """Files that a process was writing when it was killed."""
         pattern = re.compile(
             r"\.(config\.json|data\.json|metrics\.jsonl|checkpoint\.pt|model\.safetensors|README\.md|"
-            r"(result|error)\.json)\.\w+"
+            r"(result|error)\.json)\.\w+|\.progress\.json"
         )
         return [path for path in self.path.glob(".*.*") if pattern.fullmatch(path.name)]
+
+    def write_progress(self, share: float, seconds: float) -> None:
+        """Say how much of a training is done and how long the rest takes, for whoever waits for it."""
+        with contextlib.suppress(OSError):
+            self.progress_file.write_text(json.dumps([share, seconds]), encoding="utf-8")
+
+    def progress(self, since: float) -> tuple[float, float] | None:
+        """What :meth:`write_progress` said after a time, while the run is trained."""
+        with contextlib.suppress(OSError, TypeError, ValueError):
+            if self.progress_file.stat().st_mtime >= since:
+                share, seconds = json.loads(self.progress_file.read_text(encoding="utf-8"))
+                return float(share), float(seconds)
+        return None
 
     def config(self) -> RunConfig:
         """What was asked for, and where its images and initial weights were found."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -163,8 +163,11 @@ class Stop:
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[Stop]:
+def stop_signals(interrupt: Callable[[], Exception] | None = None) -> Iterator[Stop]:
     """SIGINT and SIGTERM ask to stop after the step; a second SIGINT interrupts at once.
+
+    Args:
+        interrupt: what is raised at once, where nothing needs to be finished first.
 
     Example:
         >>> with stop_signals() as stop:
@@ -178,6 +181,8 @@ def stop_signals() -> Iterator[Stop]:
         if stop.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.requested = True
+        if interrupt:
+            raise interrupt()
 
     try:
         before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from longtail.lab.data import DataError, InputSpec
-from longtail.lab.data.decode import read_centre_crop, read_image, resize
+from longtail.lab.data.decode import read_image, read_view, resize
 from longtail.lab.data.loaders import available_cores
 
 __all__ = ["PREDICTION_BATCH", "Transform", "read_batches"]
@@ -59,7 +59,7 @@ class Transform:
         """The image in a file."""
         if self.shape is None:
             assert self.size is not None
-            pixels = read_centre_crop(path, self.size, self.interpolation, self.crop_fraction)
+            pixels = read_view(path, self.size, self.interpolation, self.crop_fraction)
         else:
             pixels = self._whole(path, *self.shape)
             if self.size is not None:

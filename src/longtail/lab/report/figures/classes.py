@@ -1,4 +1,8 @@
-"""Figures of what happens to classes: recalls of each and of groups, and how sure the classifier may be."""
+"""Figures of what happens to classes: recalls of each and of groups, and how sure the classifier may be.
+
+The functions take complete runs of one experiment, baseline and candidate as :func:`compared` does, and all methods in
+the order of their colours; without these, those of the experiment.
+"""
 
 from __future__ import annotations
 
@@ -42,19 +46,7 @@ def recall_per_class(
     *,
     order: Sequence[str] = (),
 ) -> Chart:
-    """Recall of each class, baseline against candidate, classes in order of their training images.
-
-    Args:
-        frame: of :func:`longtail.lab.experiments.load_results`, of one experiment.
-        classes: their names.
-        counts: training images of each.
-        baseline: a method, see :func:`longtail.lab.report.figures.runs.compared`.
-        candidate: another one.
-        order: all methods, in the order of their colours; those of the experiment by default.
-
-    Returns:
-        The chart; means over seeds.
-    """
+    """Recall of each class, baseline against candidate, classes in order of their training images."""
     images = check_counts(counts)
     if len(images) != len(classes):
         raise ConfigError(f"{len(classes)} names of classes but {len(images)} counts")
@@ -130,15 +122,7 @@ def group_recalls(
 ) -> Chart:
     """Mean recall of the classes with many, medium and few training images, with its spread over seeds.
 
-    Args:
-        frame: of :func:`longtail.lab.experiments.load_results`, of one experiment.
-        baseline: a method, see :func:`longtail.lab.report.figures.runs.compared`.
-        candidate: another one.
-        order: all methods, in the order of their colours; those of the experiment by default.
-
-    Returns:
-        The chart; a group that no class is in is left out. Of more than seven methods, or if one was chosen, it shows
-        the baseline and the candidate.
+    Of more than seven methods, or if one was chosen, it shows the baseline and the candidate.
     """
     runs = one_experiment(frame)
     groups = [name for name in GROUPS if runs[name].notna().any()]
@@ -189,15 +173,6 @@ def calibration(
     """Reliability diagram: accuracy over confidence, baseline against candidate, images of all seeds together.
 
     The calibration error beside a name is the mean of those of the seeds, as in tables.
-
-    Args:
-        frame: of :func:`longtail.lab.experiments.load_results`, of one experiment.
-        baseline: a method, see :func:`longtail.lab.report.figures.runs.compared`.
-        candidate: another one.
-        order: all methods, in the order of their colours; those of the experiment by default.
-
-    Returns:
-        The chart; below it, how many images are how sure.
     """
     found = _with_lists(one_experiment(frame), "calibration")
     order = order or found["method"].drop_duplicates().tolist()

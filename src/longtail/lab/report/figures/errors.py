@@ -1,4 +1,4 @@
-"""Figures of test errors: over β, over epochs, and of all methods at all imbalances."""
+"""Figures of test errors: over β, over epochs, and of all methods at all imbalances; means over seeds."""
 
 from __future__ import annotations
 
@@ -31,14 +31,7 @@ TIPS = {"error": "test error (%)", "spread": "standard deviation", "seeds": "see
 
 
 def error_over_beta(frame: pd.DataFrame) -> Chart:
-    """Figure 5: test error over β beside the error without class weights, a panel for each loss.
-
-    Args:
-        frame: of :func:`longtail.lab.experiments.load_results`, of a β sweep at one imbalance.
-
-    Returns:
-        The chart; means over seeds, with their standard deviation where there are two or more.
-    """
+    """Figure 5: test error over β beside the error without class weights, a panel for each loss."""
     runs = _with_and_without(one_experiment(frame))
     losses = runs["loss_name"].drop_duplicates().tolist()
     rows = _means(runs, ["loss_name", "method", "beta"])
@@ -97,14 +90,8 @@ def training_curves(
 ) -> Chart:
     """Figure 7: test error over epochs, the mean over seeds, and each seed as a thin line.
 
-    Args:
-        frame: of :func:`longtail.lab.report.figures.load_epochs`: methods of one experiment.
-        baseline: a method, see :func:`longtail.lab.report.figures.runs.compared`.
-        candidate: another one.
-        order: all methods, in the order of their colours; those of the experiment by default.
-
-    Returns:
-        The chart; of more than six methods, or if one was chosen, the baseline and the candidate.
+    Of more than six methods, or if one was chosen, it shows the baseline and the candidate. The rows are those of
+    :func:`load_epochs`, the other arguments those of :mod:`longtail.lab.report.figures.classes`.
     """
     if frame.empty:
         raise ConfigError("training_curves needs runs that were tested after their epochs: there is none")
@@ -146,14 +133,7 @@ def _thinned(epochs: pd.DataFrame) -> pd.DataFrame:
 
 
 def heatmap(frame: pd.DataFrame) -> Chart:
-    """Appendix A: test error of each method at each imbalance, coloured within each column, the best cell framed.
-
-    Args:
-        frame: of :func:`longtail.lab.experiments.load_results`, of one data set and network.
-
-    Returns:
-        The chart; rows are in the order of the paper, lighter cells are better.
-    """
+    """Appendix A: test error of each method at each imbalance, coloured within each column, the best cell framed."""
     runs = one_experiment(frame, "imbalance")
     order = runs["method"].drop_duplicates().tolist()
     found = runs["imbalance"].sort_values(ascending=False, na_position="last").unique()

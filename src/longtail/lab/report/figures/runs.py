@@ -27,10 +27,6 @@ def experiments(frame: pd.DataFrame, *may_differ: str) -> list[pd.DataFrame]:
     A re-trained classifier belongs to the experiment of the run that its backbone is from. Settings of an experiment
     that would have the same name get what differs appended to it.
 
-    Args:
-        frame: of :func:`longtail.lab.experiments.load_results`.
-        may_differ: further columns that may differ within an experiment.
-
     Example:
         >>> experiments(pd.DataFrame({"status": ["failed"]}))
         []
@@ -90,15 +86,10 @@ def _typed(value: Any) -> str:
 
 
 def compared(runs: pd.DataFrame, baseline: str | None = None, candidate: str | None = None) -> pd.DataFrame:
-    """The runs of two methods, the baseline first.
+    """The runs of two methods, the baseline first; those of the baseline alone where there is no other method.
 
-    Args:
-        runs: of :func:`one_experiment`.
-        baseline: a method; by default the first one without class weights, as tables order them.
-        candidate: another one; by default the one of highest mean balanced accuracy.
-
-    Returns:
-        Their runs; those of the baseline alone where there is no other method.
+    By default, the baseline is the first method without class weights, as tables order them, and the candidate the
+    other method of highest mean balanced accuracy.
     """
     methods = runs["method"].drop_duplicates().tolist()
     for method in (baseline, candidate):

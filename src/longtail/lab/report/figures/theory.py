@@ -36,10 +36,6 @@ SCHEME_NAMES = {"inverse": "1/n", "inverse_sqrt": "1/√n", "uniform": "uniform 
 def class_balanced_term(betas: Sequence[float] = BETAS, max_count: int = 10_000) -> Chart:
     """Figure 3: the class-balanced term (1 - β) / (1 - βⁿ) against the training images n of a class, both logarithmic.
 
-    Args:
-        betas: each a line; 1/n, where β → 1 leads, is one more.
-        max_count: the largest n.
-
     Example:
         >>> class_balanced_term([0.9, 0.99]).to_dict()["title"]["text"]
         'Class-balanced term'
@@ -65,9 +61,6 @@ def class_balanced_term(betas: Sequence[float] = BETAS, max_count: int = 10_000)
 def long_tailed_counts(dataset: str) -> Chart:
     """Figure 4: training images of each class at the paper's imbalances; logarithmic, so that the tails can be seen.
 
-    Args:
-        dataset: cifar10, cifar20 or cifar100; no file of it is needed.
-
     Example:
         >>> long_tailed_counts("cifar100").to_dict()["title"]["subtitle"]
         ['cifar100, 500 images per class before']
@@ -84,11 +77,6 @@ def long_tailed_counts(dataset: str) -> Chart:
 def effective_numbers(counts: Any, betas: Sequence[float] = BETAS, title: str = "Effective number of images") -> Chart:
     """Figure 6: effective number of each class, logarithmic, classes in order of their images.
 
-    Args:
-        counts: training images of each class.
-        betas: each a line; the images themselves, where β → 1 leads, are one more.
-        title: of the chart.
-
     Example:
         >>> effective_numbers([50, 10], [0.9]).to_dict()["title"]["subtitle"]
         ['2 classes of 50 to 10 images']
@@ -101,10 +89,6 @@ def effective_numbers(counts: Any, betas: Sequence[float] = BETAS, title: str = 
 
 def scheme_weights(counts: Any, beta: float = 0.999) -> Chart:
     """Weight of each class under each scheme, logarithmic, classes in order of their images.
-
-    Args:
-        counts: training images of each class.
-        beta: of the effective number.
 
     Example:
         >>> scheme_weights([50, 10]).to_dict()["title"]["text"]
@@ -147,12 +131,6 @@ def _by_rank(lines: dict[str, Any], field: str, y: alt.Y, images: Any = None, **
 
 def random_covering(prototypes: int = 100, draws: int | None = None, trials: int = 1000, seed: int = 0) -> Chart:
     """Proposition 1: volume that samples cover by simulation, on the closed form (1 - βⁿ) / (1 - β), β = (N - 1) / N.
-
-    Args:
-        prototypes: N.
-        draws: samples, 5 N if not given.
-        trials: of the simulation.
-        seed: of the simulation.
 
     Example:
         >>> random_covering(10, trials=10).to_dict()["title"]["text"]

@@ -157,7 +157,7 @@
 
   function confusions(experiment, method) {
     const { classes, counts } = experiment;
-    const there = method.tested.length > 0;
+    const there = method.predicted.length > 0;
     get("confusions").hidden = !there;
     get("matrix").replaceChildren();
     get("pairs").replaceChildren();
@@ -198,7 +198,7 @@
     const shown = method.mistakes.slice(0, 24);
     get("mistakes-about").textContent = shown.length
       ? `${method.name}, one seed: the most confident errors of the rarest classes, the rarest class first.`
-      : !method.tested.length ? "These runs kept no mistakes: they are of an older version."
+      : !method.predicted.length ? "These runs kept no mistakes: they are of an older version."
       : !method.confused.length ? `${method.name} misclassified no test image.`
       : "The images were left out (--no-images), or they are no longer where the runs found them.";
     get("thumbnails").replaceChildren(...shown.map(([image, label, predicted, confidence]) => make("li", {},
