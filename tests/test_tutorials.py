@@ -18,13 +18,13 @@ SMALLER = {"longtail tune": " --losses softmax logit_adjusted --betas 0.99 --fol
 def write_photos(folder):
     """Long-tailed classes of stripes, whose direction and colour tell them apart."""
     draw = np.random.default_rng(0)
-    rows, columns = np.mgrid[0:120, 0:160]
+    rows, columns = np.mgrid[0:240, 0:320]
     for label, images in enumerate((24, 12, 6)):
         (folder / f"class_{label}").mkdir(parents=True)
         for number in range(images):
-            waves = np.sin((rows * np.cos(label) + columns * np.sin(label)) / 4 + draw.uniform(0, 6))
+            waves = np.sin((rows * np.cos(label) + columns * np.sin(label)) / 8 + draw.uniform(0, 6))
             colour = 60 * (np.arange(3) == label)
-            pixels = 110 + colour + 50 * waves[..., None] + draw.normal(0, 10, (120, 160, 3))
+            pixels = 110 + colour + 50 * waves[..., None] + draw.normal(0, 10, (240, 320, 3))
             path = folder / f"class_{label}" / f"image_{number:04}1.jpg"
             Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
 
