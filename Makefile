@@ -14,8 +14,8 @@ demo: .venv/installed ## train on long-tailed digits, plain and class-balanced: 
 test: lint ## ruff, mypy, pytest with doctests: ten minutes; the page is tested where chromium and chromium-driver are installed
 	$(BIN)/pytest --numprocesses auto --dist loadfile
 
-test-slow: .venv/installed ## what make test leaves out: compiled networks, processes that start themselves, the tests that PyTorch has for its own modules and operators
-	$(BIN)/pytest -m slow
+test-slow: .venv/installed ## what make test leaves out: compiled networks, more processes killed, the wheel, quick benchmarks, the tests that PyTorch has for its own modules and operators
+	$(BIN)/pytest -m slow --numprocesses auto --dist loadfile
 
 test-oldest: .venv-oldest/installed ## library and lab with the oldest versions they allow (constraints-oldest.txt), in .venv-oldest
 	.venv-oldest/bin/pytest --numprocesses auto --dist loadfile src tests --ignore tests/test_docs.py --ignore tests/benchmarks

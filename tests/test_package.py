@@ -138,6 +138,7 @@ print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - befor
     assert added - set(sys.stdlib_module_names) <= {"longtail", "numpy"}
 
 
+@pytest.mark.slow
 def test_the_wheel_alone_is_enough(tmp_path):
     """Build the wheel, install it in an empty environment with nothing but what it asks for, and use it there."""
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), cwd=ROOT)

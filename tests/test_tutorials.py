@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 PAGE = Path(__file__).parent.parent / "docs" / "tutorials" / "photographs.md"
@@ -56,6 +57,7 @@ def test_the_commands_for_photographs_run_to_the_report(tmp_path):
     assert "</html>" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_notebook_of_photographs_runs_to_the_report(tmp_path):
     write_photos(tmp_path / "photos")
     notebook = json.loads((PAGE.parents[2] / "examples" / "photographs.ipynb").read_text(encoding="utf-8"))

@@ -14,6 +14,7 @@ from benchmarks.training import PEAK
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_quick_run_writes_a_table_and_a_record(tmp_path):
     command = [sys.executable, "-m", "benchmarks.losses", "--quick", "--no-compile", "--output", str(tmp_path)]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -34,6 +35,7 @@ def test_a_quick_run_writes_a_table_and_a_record(tmp_path):
         assert all(row["reason"] for row in rows.values() if row["median_ms"] is None)
 
 
+@pytest.mark.slow
 def test_a_quick_run_of_the_heads_benchmark_has_every_row_and_equal_losses(tmp_path):
     command = [sys.executable, "-m", "benchmarks.linear_heads", "--quick", "--output", str(tmp_path)]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -49,6 +51,7 @@ def test_a_quick_run_of_the_heads_benchmark_has_every_row_and_equal_losses(tmp_p
     assert results["settings"]["instructions"]
 
 
+@pytest.mark.slow
 def test_a_quick_run_of_the_data_benchmark_has_every_row(tmp_path):
     command = [sys.executable, "-m", "benchmarks.data", "--quick", "--output", str(tmp_path)]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

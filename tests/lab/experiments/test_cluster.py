@@ -71,6 +71,7 @@ def test_a_run_whose_worker_is_killed_goes_on_and_each_is_finished_once(tmp_path
     assert weights(tmp_path, CONFIGS) == reference
 
 
+@pytest.mark.slow
 def test_a_run_whose_node_is_killed_goes_on_on_another_one(tmp_path, reference):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

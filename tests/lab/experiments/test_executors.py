@@ -13,7 +13,7 @@ from longtail.lab.config import RunConfig
 from tests.lab.experiments.sweeps import command, end, epochs_done, family, freeze, start, thaw, wait_for, write_images
 
 NETWORK = {"image_size": 32, "model": "resnet8", "batch_size": 4}
-EXECUTORS = ("local", "ray")
+EXECUTORS = ("local", pytest.param("ray", marks=pytest.mark.slow))
 
 
 def tuned(folder, executor, epochs):
@@ -35,7 +35,7 @@ def begun(runs):
     return None
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", ["local", "ray"])
 def test_a_search_trains_on_image_files(tmp_path, executor):
     process = tuned(tmp_path, executor, epochs=1)
     code, _, errors = end(process)

@@ -438,6 +438,7 @@ def test_files_hold_all_of_the_table(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "results.csv", "runs", "settings.csv"]
 
 
+@pytest.mark.slow
 def test_five_times_the_runs_are_five_times_the_work(tmp_path):
     generator = np.random.default_rng(0)
     losses = [replace(FOCAL, beta=beta) for beta in (0.9, 0.99, 0.999, 0.9999)] + [PLAIN_FOCAL]

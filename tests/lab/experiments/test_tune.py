@@ -415,6 +415,7 @@ def complete(runs):
     return list(runs.glob("*fold*/result.json"))
 
 
+@pytest.mark.slow
 def test_a_search_that_is_killed_goes_on_and_two_processes_share_one(tmp_path):
     runs = tmp_path / "runs"
     first = command(*TUNE, folder=tmp_path)

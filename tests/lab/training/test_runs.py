@@ -43,7 +43,9 @@ TIMED = {"defer_reweighting": 0.4, "mixup": 0.5, "cutmix": 1.0}
 """What depends on the epoch and the step."""
 
 
-@pytest.mark.parametrize(("seed", "changes"), [(1, {}), (2, {}), (3, TIMED)])
+@pytest.mark.parametrize(
+    ("seed", "changes"), [(3, TIMED), *(pytest.param(seed, {}, marks=pytest.mark.slow) for seed in (1, 2))]
+)
 def test_a_run_killed_again_and_again_ends_with_the_same_bits(reference, tmp_path, seed, changes):
     """Checkpoints after every step, so that kills also hit the middle of epochs and of writing."""
     config = RunFolder(reference).config()
