@@ -295,6 +295,19 @@ def test_a_bad_beta_is_told(browser):
     assert find(browser, "#counts-message").text == "β must be a number from 0 to 1."
 
 
+def test_a_bad_beta_is_told_while_another_change_waits_for_the_next_frame(browser):
+    script = "arguments[0].dispatchEvent(new Event('input', {bubbles: true}));"
+    browser.execute_script(
+        "arguments[1].value = '1.5';" + script + script.replace("[0]", "[1]") + script,
+        find(browser, "#gamma"),
+        find(browser, "#beta"),
+    )
+    settled(browser)
+    assert find(browser, "#counts-message").text == "β must be a number from 0 to 1."
+    put(browser, "#beta", "0.9")
+    assert find(browser, "#counts-message").text == "10 classes, 12,406 images, imbalance 100."
+
+
 def test_a_class_without_images_weighs_nothing(browser):
     put(browser, "#counts", "100, 0, 10")
     expected = class_weights([100, 0, 10], beta=0.999, absent="ignore")

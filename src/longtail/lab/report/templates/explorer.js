@@ -237,6 +237,10 @@
   }
 
   function show() {
+    if (get("beta").getAttribute("aria-invalid") === "true") {
+      say("β must be a number from 0 to 1.", true);
+      return;
+    }
     const { beta } = state;
     const gamma = Number(get("gamma").value);
     const normalize = get("explore").elements.normalize.value;
@@ -293,12 +297,10 @@
     const beta = Number(get("beta").value);
     const good = get("beta").value !== "" && beta >= 0 && beta <= 1;
     get("beta").setAttribute("aria-invalid", String(!good));
-    if (!good) {
-      say("β must be a number from 0 to 1.", true);
-      return;
+    if (good) {
+      state.beta = beta;
+      get("prototypes").value = beta === 1 ? 6 : Math.log10(1 / (1 - beta));
     }
-    state.beta = beta;
-    get("prototypes").value = beta === 1 ? 6 : Math.log10(1 / (1 - beta));
     soon();
   });
   get("counts").addEventListener("input", () => { get("preset").value = ""; soon(); });
