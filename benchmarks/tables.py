@@ -23,7 +23,7 @@ from longtail.lab.report.tables import Table, text_table
 
 Row = dict[str, Any]
 TITLES = {"small": "The small protocol", "resnet32": "ResNet-32", "table2": "Table 2 at its own scale"}
-EXPERIMENT = ("data", "imbalance", "model", "epochs")
+EXPERIMENT = ("data", "imbalance", "model", "epochs", "precision")
 PUBLISHED = ("resnet32", 200)
 """Network and epochs of the paper's Table 2."""
 
@@ -134,7 +134,8 @@ def report(content: Row, name: str) -> str:
 def heading(row: Row) -> str:
     data = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}[row["data"]]
     network = row["model"].replace("resnet", "ResNet-")
-    return f"## {data}, imbalance {row['imbalance']:g}, {network}, {row['epochs']} epochs"
+    precision = "" if row["precision"] == "32-true" else f", {row['precision']}"
+    return f"## {data}, imbalance {row['imbalance']:g}, {network}, {row['epochs']} epochs{precision}"
 
 
 def table(rows: Sequence[Row]) -> Table:
