@@ -59,6 +59,7 @@ def main() -> None:
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         folder = (options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         photos = options.photos or folder / "photos"
         if not photos.exists():

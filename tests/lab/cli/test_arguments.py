@@ -426,6 +426,30 @@ def test_nothing_below_the_command_line_knows_flags(path):
     assert [name for name in modules if re.match(r"tyro\b|longtail\.lab\.cli\b", name)] == []
 
 
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_each_field_of_the_configuration_is_a_flag_that_the_help_leaves_out(capsys, command):
+    words = [command, "--data", "photo", "--path-column", "photo", "--label-column=kind", "--epochs", "3"]
+    words += ["--set", "optimizer.momentum=0.7", "--group-column", "animal"]
+    if command == "tune":
+        _, error, code = run(capsys, *words)
+        assert code == 2
+        assert error.startswith("error: unknown data set 'photo'")
+        return
+    printed, error, code = run(capsys, *words, "--show-config")
+    assert (code, error) == (0, "")
+    found = json.loads(printed)
+    names = [found["data"]["files"][f"{column}_column"] for column in ("path", "label", "group")]
+    assert names == ["photo", "kind", "animal"]
+    assert (found["data"]["name"], found["optimizer"]["epochs"], found["optimizer"]["momentum"]) == ("photo", 3, 0.7)
+
+
+@pytest.mark.parametrize("words", [("--path-colum", "x"), ("--path-column",), ("--label-column", "x", "y")])
+def test_what_is_no_field_with_a_value_is_refused_by_the_parser(capsys, words):
+    _, error, code = run(capsys, "train", "--data", "digits", *words)
+    assert code == 2
+    assert "Unrecognized options" in error
+
+
 def test_training_has_few_flags_and_a_short_help(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     printed, error, code = run(capsys, "train", "--help")

@@ -159,19 +159,27 @@ def test_images_that_are_scaled_up_are_noted(tmp_path, capsys, weights):
 
 
 @pytest.mark.parametrize("command", ["train", "tune"])
-def test_images_smaller_than_the_input_are_not_enlarged_unasked(tmp_path, capsys, command):
+def test_images_smaller_than_half_the_input_are_not_enlarged_unasked(tmp_path, capsys, command):
     photos = draw_photos(tmp_path / "photos", size=20)
     words = [command, "--data", photos, "--epochs", 1, "--runs", tmp_path / "runs"]
     _, error, code = run(capsys, *words)
     assert code == 2
     assert error.splitlines()[-1] == (
-        "error: photos: images of 20 pixels are smaller than the network's input of 224: "
+        "error: photos: images of 20 pixels are smaller than half the network's input of 224: "
         "--image-size 20 trains at their size, --image-size 224 enlarges them"
     )
     _, error, code = run(capsys, *words, "--model", "resnet8")
     assert code == 2
     assert "--image-size 20 trains at their size" in error
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("size", "expected"), [(112, 0), (111, 2)])
+def test_images_of_half_the_input_or_more_are_enlarged_and_noted(tmp_path, capsys, size, expected):
+    photos = draw_photos(tmp_path / "photos", size=size)
+    _, error, code = run(capsys, "train", "--data", photos, "--epochs", 1, "--runs", tmp_path / "runs")
+    assert code == expected
+    assert (f"images of {size} pixels are enlarged to the network's 224" in error) == (expected == 0)
 
 
 def test_images_in_memory_are_enlarged_without_a_question(tmp_path, capsys, weights):

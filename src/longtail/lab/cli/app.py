@@ -102,7 +102,24 @@ def _call(command: Callable[..., Any], prog: str, arguments: Sequence[str]) -> N
     if {"-h", "--help"} & set(arguments):
         for line in _described(inspect.getdoc(command) or "", shutil.get_terminal_size().columns):
             print_line(line)
-    tyro.cli(as_parsed(command), prog=prog, description="", args=arguments, **parser_options())()
+    parse = functools.partial(tyro.cli, as_parsed(command), prog=prog, description="", **parser_options())
+    if {"setup", "training"} & inspect.signature(command).parameters.keys():  # that take --set
+        arguments = _with_fields_set(parse, arguments)
+    parse(args=arguments)()
+
+
+def _with_fields_set(parse: Callable[..., Any], arguments: Sequence[str]) -> Sequence[str]:
+    """Arguments with ``--set`` for flags that the parser does not know, if all of them are fields."""
+    from longtail.lab.cli.arguments import other_fields
+
+    unknown = parse(args=arguments, return_unknown_args=True)[1]
+    if not unknown or (found := other_fields(unknown)) is None:
+        return arguments  # the parser says what is wrong
+    left = list(arguments)
+    for flag in (word for word in unknown if word.startswith("--")):
+        first = left.index(flag)
+        del left[first : first + (1 if "=" in flag else 2)]
+    return [*left, *found]
 
 
 def _described(text: str, width: int) -> list[str]:

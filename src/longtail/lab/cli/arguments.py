@@ -42,6 +42,7 @@ __all__ = [
     "command_from",
     "flag",
     "in_flags",
+    "other_fields",
     "read_config",
     "resolve",
     "run_options",
@@ -233,6 +234,24 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def other_fields(words: Sequence[str]) -> list[str] | None:
+    """``--set`` for flags that a command does not have, if each is a field with a value; None if one is not.
+
+    Example:
+        >>> other_fields(["--path-column", "photo", "--momentum=0.8"])
+        ['--set', 'path_column=photo', '--set', 'momentum=0.8']
+    """
+    names = {*leaves(RunConfig), *RUNNING}
+    found, left = [], list(words)
+    while left:
+        flag, equals, value = left.pop(0).partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith("--") or name not in names or not (equals or left):
+            return None
+        found += ["--set", f"{name}={value if equals else left.pop(0)}"]
+    return found
 
 
 def read_config(path: Path) -> RunConfig:

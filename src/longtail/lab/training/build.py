@@ -140,9 +140,9 @@ def _prepared(dataset: ImageDataset, config: RunConfig) -> ImageDataset:
     side, wanted = _typical_side(dataset.train), dataset.input_size or InputSpec.input_size
     if side is None or side >= wanted or (spec is None and isinstance(dataset.train, InMemoryImages)):
         return dataset
-    if isinstance(dataset.train, ImageFiles) and size is None:
+    if isinstance(dataset.train, ImageFiles) and size is None and 2 * side < wanted:
         raise ConfigError(
-            f"{dataset.name}: images of {side} pixels are smaller than the network's input of {wanted}: "
+            f"{dataset.name}: images of {side} pixels are smaller than half the network's input of {wanted}: "
             f"data.image_size {side} trains at their size, data.image_size {wanted} enlarges them"
         )
     return replace(dataset, notes=(*dataset.notes, f"images of {side} pixels are enlarged to the network's {wanted}"))

@@ -311,7 +311,7 @@ def validated(training: Training, display: Display) -> dict[str, Any]:
     metrics = ClassifierMetrics(training.dataset.counts, config.loss.name, fabric.device)
     found = evaluate_network(fabric, training.network, training.validation_loader, metrics, display.testing)
     if config.keep == "best":
-        training.state.keep_best(found["balanced_accuracy"], training.network)
+        training.state.keep_best(found["balanced_accuracy"], found["nll"], training.network)
     return {f"validation_{name}": value for name, value in found.items() if not isinstance(value, (dict, list))}
 
 

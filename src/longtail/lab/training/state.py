@@ -57,11 +57,11 @@ class State:
         loss, self.loss = self.loss, torch.zeros_like(self.loss)
         return loss
 
-    def keep_best(self, score: float, network: nn.Module) -> None:
-        """Keep the weights of this epoch if it is the best one so far; of equal ones the first."""
-        if self.best is None or score > self.best["score"]:
+    def keep_best(self, score: float, nll: float, network: nn.Module) -> None:
+        """Keep the weights of this epoch if its score is the highest so far; of equal ones the lowest loss decides."""
+        if self.best is None or (score, -nll) > (self.best["score"], -self.best["nll"]):
             weights = {name: value.detach().to("cpu", copy=True) for name, value in network.state_dict().items()}
-            self.best = {"epoch": self.epoch + 1, "score": score, "model": weights}
+            self.best = {"epoch": self.epoch + 1, "score": score, "nll": nll, "model": weights}
 
     def check_finite(self, fabric: Fabric) -> None:
         """Stop a training whose loss is no number any more, in any process: nothing good follows."""
@@ -89,9 +89,12 @@ class State:
             type(best["epoch"]) is not int
             or not 1 <= best["epoch"] <= content["epoch"]
             or not isinstance(best["score"], float)
+            or not isinstance(best["nll"], float)
             or best["model"].keys() != content["model"].keys()
         ):
-            raise TypeError(f"best is of epoch {best['epoch']!r:.60} with {best['score']!r:.60}")
+            raise TypeError(
+                f"best is of epoch {best['epoch']!r:.60} with {best['score']!r:.60} and {best['nll']!r:.60}"
+            )
 
     def content(self, network: nn.Module, optimizer: Any, fabric: Fabric) -> dict[str, Any]:
         """All that is needed to go on."""
