@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from longtail import class_weights, effective_number
+from longtail.lab.config import LossConfig
 from longtail.lab.report.page import write_page
 from longtail.lab.training.metrics import wilson_interval
-from tests.lab.report.pages import COUNTS, EVIL, FLAGS, NAMES, write_runs
+from tests.lab.experiments.test_results import PLAIN, run_of, write_run
+from tests.lab.report.pages import COUNTS, EVIL, FLAGS, NAMES, write_data, write_runs
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="NO BROWSER TESTS of the page: pip install selenium")
 
@@ -161,6 +163,20 @@ def test_any_two_methods_are_compared_class_by_class(browser):
     assert len(browser.find_elements("css selector", "#classes thead th")) == 5  # one method has nothing to change
 
 
+def test_of_many_classes_the_first_are_shown_and_the_others_on_request(driver, tmp_path):
+    for loss in (PLAIN, LossConfig(beta=0.9)):
+        path = write_run(tmp_path / "runs", run_of(loss), error=30.0, recall=[0.5] * 40)
+        write_data(path, [f"kind {index}" for index in range(40)], range(140, 100, -1))
+    driver.get(write_page(tmp_path / "runs", tmp_path / "report.html").as_uri())
+    counts = column(driver, "classes", 1)
+    assert [int(text) for text in counts] == list(range(101, 131))
+    button = find(driver, "#classes-all")
+    assert button.text == "Show all 40 classes"
+    button.click()
+    assert len(column(driver, "classes", 1)) == 40
+    assert not button.is_displayed()
+
+
 def numbers_of(browser, place):
     """Numbers of a column of the classes, without their intervals."""
     return [float(text.split()[0].replace("−", "-")) for text in column(browser, "classes", place)]
@@ -182,7 +198,7 @@ def test_precision_and_f1_have_intervals_and_pairs_are_listed(driver, tmp_path):
     assert rows["recall"][1] == f"81.3 [{100 * low:.0f}, {100 * high:.0f}]"
     assert column(driver, "pairs", 0) == ["a", "b"]
     assert [cell.text for cell in driver.find_elements("css selector", "#matrix .wrong")] == ["5", "1.5"]
-    assert "no longer where the runs found them" in find(driver, "#mistakes-about").text
+    assert "no longer where the run read them" in find(driver, "#mistakes-about").text
 
 
 def test_names_are_text_and_run_nothing(browser):
@@ -438,4 +454,4 @@ def test_without_a_confusion_matrix_there_are_no_empty_tables(driver, tmp_path):
             file.write_text(json.dumps(content))
     driver.get(write_page(runs, tmp_path / "report.html").as_uri())
     assert not find(driver, "#confusions").is_displayed()
-    assert "kept no confusion matrix" in find(driver, "#confusion-about").text
+    assert "have no confusion matrix" in find(driver, "#confusion-about").text

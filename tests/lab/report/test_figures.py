@@ -183,6 +183,17 @@ def test_the_heatmap_marks_the_best_of_each_column(tmp_path):
         figures.error_over_beta(load_results(tmp_path))
 
 
+def test_the_heatmap_cuts_no_name(tmp_path):
+    weights = LossConfig(name="softmax", beta=0.9999, normalize="samples")
+    for imbalance in (100, 50):
+        for loss in (PLAIN, weights):
+            write_run(tmp_path / "runs", run_of(loss, imbalance=imbalance), error=30.0)
+    axis = figures.heatmap(load_results(tmp_path / "runs")).to_dict()["layer"][0]["encoding"]["y"]["axis"]
+    assert len(weights.title) > 50
+    # A character of the browser's sans-serif is about half as wide as the font is high.
+    assert 0.52 * axis["labelFontSize"] * len(weights.title) < axis["labelLimit"]
+
+
 def luminance(colour):
     """As the Web Content Accessibility Guidelines have it."""
     parts = [int(part) / 255 for part in re.findall(r"\d+", colour)]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from longtail.lab.config import LOSS_KWARGS, ConfigError, LossConfig, shortest
 from longtail.lab.report.figures.runs import compared, describe, describe_seeds, one_experiment
-from longtail.lab.report.theme import COLOURS, GREY, WIDEST, Chart, data, line_styles, styled, tooltips
+from longtail.lab.report.theme import COLOURS, GREY, SMALL, WIDEST, Chart, data, line_styles, styled, tooltips
 
 __all__ = ["error_over_beta", "heatmap", "training_curves"]
 
@@ -141,10 +141,14 @@ def heatmap(frame: pd.DataFrame) -> Chart:
     rows = _cells(_means(runs.assign(column=runs["imbalance"].map(_imbalance)), ["method", "column"]))
     # Long names leave the cells just enough room for their numbers.
     step = max(26, min(50, (ROOM - 5 * max(map(len, order))) // len(columns)))
+    room = ROOM - step * len(columns)
+    # The longest name decides the size of all: a character is about 0.53 as wide as the font is high.
+    size = max(7.5, min(SMALL, room / (0.53 * max(map(len, order)))))
     bare: dict[str, Any] = {"domain": False, "ticks": False, "grid": False}
+    names = alt.Axis(labelLimit=room, labelFontSize=size, **bare)
     base = alt.Chart(data(rows)).encode(
         x=alt.X("column:N", sort=columns, title="imbalance", axis=alt.Axis(orient="top", labelAngle=0, **bare)),
-        y=alt.Y("method:N", sort=order, title=None, axis=alt.Axis(labelLimit=ROOM - step * len(columns), **bare)),
+        y=alt.Y("method:N", sort=order, title=None, axis=names),
         tooltip=tooltips(method="method", column="imbalance", **TIPS),
     )
     # From light to dark in one hue: it can be told in grey, too.

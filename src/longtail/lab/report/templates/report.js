@@ -1,7 +1,7 @@
 "use strict";
 // The selector, what it shows of two methods, and the figures. Tables are whole without this: it sorts them.
 (() => {
-  const MOST_ROWS = 200;
+  const FEW_ROWS = 30;
   const MATRIX = 25;
   const PAIRS = 15;
   const Z = 1.959963984540054;
@@ -113,6 +113,8 @@
     return make("td", { class: "picture" }, svg);
   }
 
+  let allClasses = false;
+
   const dot = (method) => make("span", { class: "dot", style: `background:${method.colour}` });
 
   function compare(experiment, methods) {
@@ -140,7 +142,7 @@
       const few = tested !== undefined && tested < 10 ? "few" : "";
       const sign = row.change === null ? "–" : `${row.change >= 0 ? "+" : "−"}${(100 * Math.abs(row.change)).toFixed(1)}`;
       return [
-        make("th", { scope: "row" }, row.name, make("small", { class: "narrow" }, ` ${row.count.toLocaleString("en")} training, ${tested ?? "?"} test images`)),
+        make("th", { scope: "row" }, row.name, make("small", { class: "narrow" }, ` ${row.count.toLocaleString("en")} training${tested === undefined ? "" : `, ${tested.toLocaleString("en")} test`} images`)),
         make("td", { class: "number wide" }, row.count.toLocaleString("en")),
         make("td", { class: `number wide ${few}` }, tested === undefined ? "–" : tested.toLocaleString("en")),
         ...row.scores.map(scoreCell),
@@ -148,9 +150,11 @@
         picture(row.scores, same ? [candidate] : methods),
       ];
     };
-    fill("classes", known ? headers : [], known ? rows.slice(0, MOST_ROWS).map(cells) : []);
-    const left = rows.length - MOST_ROWS;
-    get("classes-more").textContent = !known ? "The runs do not tell the recall of their classes." : left > 0 ? `${left.toLocaleString("en")} more classes follow in this order.` : "";
+    const shown = allClasses ? rows : rows.slice(0, FEW_ROWS);
+    fill("classes", known ? headers : [], known ? shown.map(cells) : []);
+    get("classes-unknown").hidden = known;
+    get("classes-all").hidden = !known || shown.length === rows.length;
+    get("classes-all").textContent = `Show all ${rows.length.toLocaleString("en")} classes`;
   }
 
   // ---- confusions -------------------------------------------------------------------------------------------------
@@ -158,11 +162,11 @@
   function confusions(experiment, method) {
     const { classes, counts } = experiment;
     const there = method.predicted.length > 0;
-    get("confusions").hidden = !there;
+    for (const id of ["confusions", "confusion-controls"]) get(id).hidden = !there;
     get("matrix").replaceChildren();
     get("pairs").replaceChildren();
     if (!there) {
-      get("confusion-about").textContent = "These runs kept no confusion matrix: they are of an older version.";
+      get("confusion-about").textContent = "These runs have no confusion matrix: they are from an older version.";
       return;
     }
     // Of many classes, those that are confused most.
@@ -173,8 +177,8 @@
     const shown = classes.map((_, index) => index).filter((index) => classes.length <= MATRIX || chosen.has(index));
     shown.sort((a, b) => counts[b] - counts[a]);
     const cells = new Map(method.confused.map(([label, predicted, images]) => [`${label},${predicted}`, images]));
-    const rest = shown.length < classes.length ? ` Of ${classes.length.toLocaleString("en")} classes, the ${shown.length} that are confused most.` : "";
-    const about = `${method.name}: rows are the true classes, from most to fewest training images, columns the predicted ones; mean over seeds.${rest}`;
+    const rest = shown.length < classes.length ? ` The ${shown.length} most confused of ${classes.length.toLocaleString("en")} classes.` : "";
+    const about = `${method.name}, mean over seeds. Rows are the true classes, columns the predicted ones, both from most to fewest training images.${rest}`;
     get("confusion-about").textContent = about;
     const say = (label, predicted, images) => `${classes[label]} → ${classes[predicted]}: ${whole(images)} of ${method.tested[label]} images (${percent(images / method.tested[label])}%)`;
     const head = make("tr", {}, make("td"), ...shown.map((index) => make("th", { scope: "col" }, make("span", {}, classes[index]))));
@@ -198,9 +202,9 @@
     const shown = method.mistakes.slice(0, 24);
     get("mistakes-about").textContent = shown.length
       ? `${method.name}, one seed: the most confident errors of the rarest classes, the rarest class first.`
-      : !method.predicted.length ? "These runs kept no mistakes: they are of an older version."
+      : !method.predicted.length ? "These runs have no list of mistakes: they are from an older version."
       : !method.confused.length ? `${method.name} misclassified no test image.`
-      : "The images were left out (--no-images), or they are no longer where the runs found them.";
+      : "The thumbnails were left out (--no-images), or the images are no longer where the run read them.";
     get("thumbnails").replaceChildren(...shown.map(([image, label, predicted, confidence]) => make("li", {},
       make("img", { src: image, alt: `A test image of ${classes[label]}`, loading: "eager" }),
       make("span", {}, make("strong", {}, classes[label]), make("small", {}, ` ${counts[label].toLocaleString("en")} training images`)),
@@ -233,6 +237,10 @@
   if (experiments.length) {
     get("experiment").addEventListener("input", choose);
     for (const name of ["baseline", "candidate", "metric", "order", "confusion-method"]) get(name).addEventListener("input", show);
+    get("classes-all").addEventListener("click", () => {
+      allClasses = true;
+      show();
+    });
     get("selector").addEventListener("submit", (event) => event.preventDefault());
     get("experiment").parentElement.hidden = experiments.length === 1;
     choose();
