@@ -102,24 +102,27 @@ def _call(command: Callable[..., Any], prog: str, arguments: Sequence[str]) -> N
     if {"-h", "--help"} & set(arguments):
         for line in _described(inspect.getdoc(command) or "", shutil.get_terminal_size().columns):
             print_line(line)
-    parse = functools.partial(tyro.cli, as_parsed(command), prog=prog, description="", **parser_options())
-    if {"setup", "training"} & inspect.signature(command).parameters.keys():  # that take --set
-        arguments = _with_fields_set(parse, arguments)
-    parse(args=arguments)()
+    parse = functools.partial(
+        tyro.cli, as_parsed(command), prog=prog, description="", args=arguments, **parser_options()
+    )
+    called, unknown = parse(return_unknown_args=True)
+    if unknown and not _set_fields(called, unknown):
+        parse()  # says what is wrong
+    called()
 
 
-def _with_fields_set(parse: Callable[..., Any], arguments: Sequence[str]) -> Sequence[str]:
-    """Arguments with ``--set`` for flags that the parser does not know, if all of them are fields."""
+def _set_fields(called: functools.partial[Any], unknown: Sequence[str]) -> bool:
+    """Take flags that the parser does not know as fields of the configuration; False if they are none."""
+    group = next((name for name, value in called.keywords.items() if hasattr(value, "set")), None)
+    if group is None:
+        return False
     from longtail.lab.cli.arguments import other_fields
 
-    unknown = parse(args=arguments, return_unknown_args=True)[1]
-    if not unknown or (found := other_fields(unknown)) is None:
-        return arguments  # the parser says what is wrong
-    left = list(arguments)
-    for flag in (word for word in unknown if word.startswith("--")):
-        first = left.index(flag)
-        del left[first : first + (1 if "=" in flag else 2)]
-    return [*left, *found]
+    if (found := other_fields(unknown)) is None:
+        return False
+    arguments = called.keywords[group]
+    called.keywords[group] = dataclasses.replace(arguments, set=(*arguments.set, *found))
+    return True
 
 
 def _described(text: str, width: int) -> list[str]:
@@ -134,11 +137,11 @@ def _described(text: str, width: int) -> list[str]:
     return described
 
 
-def as_parsed(command: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
+def as_parsed(command: Callable[..., Any]) -> Callable[..., functools.partial[Any]]:
     """A function with the flags of a command, which returns the command with their values."""
 
     @functools.wraps(command)
-    def parsed(*values: Any, **flags: Any) -> Callable[[], Any]:
+    def parsed(*values: Any, **flags: Any) -> functools.partial[Any]:
         return functools.partial(command, *values, **flags)
 
     hints = get_type_hints(command, include_extras=True)

@@ -237,11 +237,11 @@ def _value(text: str) -> Any:
 
 
 def other_fields(words: Sequence[str]) -> list[str] | None:
-    """``--set`` for flags that a command does not have, if each is a field with a value; None if one is not.
+    """What ``--set`` takes, for flags that a command does not have; None if one is no field with a value.
 
     Example:
         >>> other_fields(["--path-column", "photo", "--momentum=0.8"])
-        ['--set', 'path_column=photo', '--set', 'momentum=0.8']
+        ['path_column=photo', 'momentum=0.8']
     """
     names = {*leaves(RunConfig), *RUNNING}
     found, left = [], list(words)
@@ -250,7 +250,7 @@ def other_fields(words: Sequence[str]) -> list[str] | None:
         name = flag.removeprefix("--").replace("-", "_")
         if not flag.startswith("--") or name not in names or not (equals or left):
             return None
-        found += ["--set", f"{name}={value if equals else left.pop(0)}"]
+        found.append(f"{name}={value if equals else left.pop(0)}")
     return found
 
 
