@@ -211,9 +211,19 @@ class Commands:
             seconds = sum(each["seconds"] for each in found.values())
             images = len(list(photos.glob("*/*")))
             return {"images": images, "seconds": seconds, "attempts": attempts, **found}
-        timed = self.run("tune", "tune", "--data", path, "--runs", "again", "--no-prune", *small)
-        results = [json.loads(file.read_text()) for file in (self.folder / "again" / "tune").glob("*/result.json")]
-        return timed | {"runs": results[0]["runs"], "candidates": len(results[0]["candidates"])}
+        self.run("features", "train", "--data", path, "--runs", "first")  # fills the cache
+        found = {}
+        for name, words in {"default": [], "without_pruning": ["--no-prune"]}.items():
+            runs = f"tune-{name}"
+            timed = self.run(runs, "tune", "--data", path, "--runs", runs, *words, *small)
+            (file,) = (self.folder / runs / "tune").glob("*/result.json")
+            result = json.loads(file.read_text())
+            found[name] = timed | {
+                "runs": result["runs"],
+                "losses": len(result["candidates"]),
+                "folds": result["folds"],
+            }
+        return found
 
     def run(self, name: str, *words: str) -> Result:
         """Seconds of a command, and of how many attempts."""
@@ -264,10 +274,12 @@ def report(results: Result) -> str:
             f"end); a bare loop takes {layer['bare']:.1f} s.",
         ]
     if search := results.get("tune"):
+        default, whole_grid = search["default"], search["without_pruning"]
         lines += [
             "",
-            f"`longtail tune` of {search['candidates']} candidates from the cache, {search['runs']} runs without "
-            f"pruning: {_timed(search)}.",
+            f"`longtail tune` of {default['losses']} losses × {default['folds']} folds from the cache: "
+            f"{_timed(default)} for the {default['runs']} runs that",
+            f"pruning, the default, leaves; all {whole_grid['runs']} (`--no-prune`) take {_timed(whole_grid)}.",
         ]
     if whole := results.get("whole"):
         lines += [

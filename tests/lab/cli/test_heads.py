@@ -104,7 +104,7 @@ def test_retrain_takes_another_loss_and_another_sampling(parent, capsys):
 def test_a_dry_run_of_retrain_trains_nothing(parent, capsys):
     printed, error, code = run(capsys, "retrain", parent, "--dry-run")
     assert code == 0, error
-    assert "1 runs, 1 to do" in printed
+    assert "1 run, 1 to do" in printed
     assert children(parent) == []
 
 

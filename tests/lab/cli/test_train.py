@@ -369,7 +369,7 @@ def test_a_dry_run_says_what_and_how_long_and_trains_nothing(capsys, tmp_path):
     assert code == 0, error
     run_id, *_, last = printed.splitlines()
     assert run_id.startswith("digits-20-resnet8-softmax-s0-")
-    assert "1 runs, 1 to do" in last
+    assert "1 run, 1 to do" in last
     assert not (tmp_path / "runs").exists()
 
 

@@ -129,7 +129,8 @@ def describe(config: RunConfig, dataset: ImageDataset, cost: Cost, seconds: floa
     train, test, classes = len(dataset.train), len(dataset.test), len(dataset.classes)
     validation = 0 if dataset.validation is None else len(dataset.validation)
     held_out = f", {validation:,} validation" if validation else ""
-    left = f"{config.optimizer.epochs - epoch} epochs" + (" left" if epoch else "")
+    epochs = config.optimizer.epochs - epoch
+    left = f"{epochs} epoch{'s' if epochs > 1 else ''}" + (" left" if epoch else "")
     frozen = ", frozen" if config.model.freeze else ""
     return (
         f"{dataset.name}: {train:,} training{held_out} and {test:,} test images, {classes:,} classes; "
