@@ -135,5 +135,5 @@ def preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOption
     out.print()
     if found.features:
         out.print(f"features of the frozen backbone, computed once: about {duration(found.features)}")
-    runs = f"{len(configs)} run{'s' if len(configs) > 1 else ''}"
-    out.print(f"{runs}, {len(missing)} to do, {found.slots} at a time: about {duration(found.total)}")
+    all_runs = f"{len(configs)} run{'s' if len(configs) > 1 else ''}"
+    out.print(f"{all_runs}, {len(missing)} to do, {found.slots} at a time: about {duration(found.total)}")
