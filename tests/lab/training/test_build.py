@@ -9,8 +9,11 @@ from torch import nn
 
 from longtail import ClassBalancedLoss, NormedLinear, class_weights
 from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunConfig
+from longtail.lab.files import write_atomically
 from longtail.lab.models import build_model
-from longtail.lab.training.build import build_loss, build_network, build_optimizer, build_order, open_data
+from longtail.lab.recipes import cifar, retrained
+from longtail.lab.training import build
+from longtail.lab.training.build import build_loss, build_network, build_optimizer, build_order, identify, open_data
 from longtail.losses import LOSSES
 from longtail.samplers import SAMPLINGS, class_aware_order
 
@@ -111,3 +114,14 @@ def test_balancing_classes_twice_is_said():
     notes = open_data(RunConfig(data=sampled, loss=LossConfig(beta=0.9))).dataset.notes
     assert notes[-1] == "classes are balanced twice, by class_balanced sampling and by class weights"
     assert not open_data(RunConfig(data=sampled)).dataset.notes
+
+
+def test_initial_weights_of_many_runs_are_hashed_once(tmp_path, monkeypatch):
+    hashed = []
+    monkeypatch.setattr(build, "sha256_of", lambda file: hashed.append(file) or "0" * 64)
+    write_atomically(tmp_path / "parent.safetensors", b"weights")
+    config = retrained(cifar(), str(tmp_path / "parent.safetensors"))
+    found = identify([replace(config, seed=seed) for seed in range(3)])
+    assert {each.model.weights_sha256 for each in found} == {"0" * 64}
+    assert len({each.run_id for each in found}) == 3
+    assert hashed == [tmp_path / "parent.safetensors"]

@@ -406,6 +406,14 @@ def test_a_full_disk_is_an_error_of_the_training_that_names_the_file(tmp_path, m
     assert RunFolder(train(config, RunOptions(runs=tmp_path))).result()
 
 
+def test_a_file_that_is_opened_by_its_bytes_is_named_as_text(tmp_path):
+    with (
+        pytest.raises(TrainingError, match=r"cannot write runs/a/events: No such file or directory$"),
+        RunFolder(tmp_path).written(),
+    ):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), b"runs/a/events")
+
+
 PARENT = """
 import os, sys
 from pathlib import Path

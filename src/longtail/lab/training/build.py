@@ -104,7 +104,8 @@ def open_data(
     if betas not in (0, classes):
         raise ConfigError(f"betas has {betas} values, but {data.name} has {classes} classes")
     dataset = _prepared(dataset, config)
-    config = _identified(config, None if data.is_catalogued else fingerprint(dataset), runs)
+    found = data if data.is_catalogued else _named_as_in(runs, data.found_at(fingerprint(dataset)))
+    config = replace(config, data=found, model=find_weights(config.model))
     chosen, subset = data.subset.choose(dataset)
     chosen = hold_out_validation(data.fold.choose(chosen), data.validation_fraction)
     if data.sampling != "shuffled" and not config.loss.is_plain:
@@ -117,12 +118,6 @@ def _open_images(data: DataConfig, data_dir: Path | None, console: Console | Non
     if gone := data.gone:
         raise ConfigError(f"the images of this run are gone: {gone} does not exist; data.name takes their new path")
     return open_dataset(data.source, data_dir, files=data.files, on_error=data.on_error, console=console)
-
-
-def _identified(config: RunConfig, digest: str | None, runs: Path | None) -> RunConfig:
-    """With the fingerprint of your own images, and with their initial weights found."""
-    data = config.data if digest is None else _named_as_in(runs, config.data.found_at(digest))
-    return replace(config, data=data, model=find_weights(config.model))
 
 
 def _prepared(dataset: ImageDataset, config: RunConfig) -> ImageDataset:
@@ -165,20 +160,25 @@ def identify(
     console: Console | None = None,
     runs: Path | None = None,
 ) -> list[RunConfig]:
-    """The same configurations with fingerprints, so that they have run ids; each folder of images is opened once.
+    """The same configurations with fingerprints, so that they have run ids; folders and weights are read once.
 
     Example:
         >>> identify([RunConfig()]) == [RunConfig()]  # a named data set needs none
         True
     """
     digests: dict[tuple[object, ...], str] = {}
+    models: dict[tuple[ModelConfig, Path | None], ModelConfig] = {}
     found = []
     for config in configs:
-        data = config.data
-        key = (data.source, data.on_error, data.files, *data.files.locations.values())
-        if not data.is_catalogued and key not in digests:
-            digests[key] = fingerprint(_open_images(data, data_dir, console))
-        found.append(_identified(config, None if data.is_catalogued else digests[key], runs))
+        data, model = config.data, (config.model, config.model.weights_path)
+        if not data.is_catalogued:
+            key = (data.source, data.on_error, data.files, *data.files.locations.values())
+            if key not in digests:
+                digests[key] = fingerprint(_open_images(data, data_dir, console))
+            data = _named_as_in(runs, data.found_at(digests[key]))
+        if model not in models:
+            models[model] = find_weights(config.model)
+        found.append(replace(config, data=data, model=models[model]))
     return found
 
 

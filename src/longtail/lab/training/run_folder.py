@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import os
 import platform
 import re
 import traceback
@@ -101,7 +102,8 @@ class RunFolder:
         except (PermissionError, NotADirectoryError, FileExistsError):
             raise
         except OSError as error:
-            raise TrainingError(f"cannot write {error.filename or self.path}: {error.strerror or error}") from error
+            name = os.fsdecode(error.filename or self.path)  # TensorBoard opens files by bytes
+            raise TrainingError(f"cannot write {name}: {error.strerror or error}") from error
 
     def _is_something_else(self) -> bool:
         if not self.path.exists() or self.config_file.exists():
