@@ -292,7 +292,8 @@ def report(results: Result) -> str:
 
 def _timed(timed: Result) -> str:
     attempts = timed["attempts"] - ("report" in timed)
-    resumed = f", interrupted and resumed {attempts - 1} times, which counts" if attempts > 1 else ""
+    times = "once" if attempts == 2 else f"{attempts - 1} times"
+    resumed = f", interrupted and resumed {times}, which counts" if attempts > 1 else ""
     return f"{timed['seconds']:.0f} s{resumed}"
 
 
