@@ -47,7 +47,7 @@ def peak():
 # Prints when the first step was over, and the most memory the process had; there is a checkpoint after each step.
 FIRST_STEP = f"""{PEAK}
 import os, sys, time
-from longtail.lab.training.state import State
+from longtail.lab.training.checkpoint import State
 count = State.add
 def add(self, loss):
     count(self, loss)

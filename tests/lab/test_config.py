@@ -151,6 +151,13 @@ def test_the_canonical_json_is_what_it_was():
     }
 
 
+def test_the_committed_records_keep_their_ids():
+    files = list((Path(__file__).parents[2] / "results").rglob("config.json"))
+    assert len(files) > 300
+    for file in files:
+        assert RunConfig.from_json(file.read_text(encoding="utf-8"), file).run_id == file.parent.name
+
+
 def test_the_name_of_a_run_tells_how_images_are_sampled():
     assert DataConfig(sampling="effective") == DataConfig(sampling="effective", sampling_beta=0.999)
     sampled = with_fields(RunConfig(), {"sampling": "effective", "sampling_beta": 0.9})

@@ -21,7 +21,7 @@ from longtail.lab.cli import train as cli_train
 from longtail.lab.config import RunConfig
 from longtail.lab.data import DataError, ImageDataset, ImageFiles, evaluation_loader, open_dataset
 from longtail.lab.models import build_model
-from longtail.lab.training import Interrupted, RunFolder, evaluate_run, load_run, loop, open_data, predict, transform
+from longtail.lab.training import Interrupted, RunFolder, evaluate_run, load_run, loop, open_data, predict, prediction
 from tests.lab.cli.test_data import run
 from tests.lab.training.runs import no_room_for, small_config
 from tests.lab.training.test_run_folder import interrupted
@@ -432,7 +432,7 @@ def test_predict_takes_several_paths(finished, capsys, digit_files):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batch", [2, 64])
 def test_predict_names_unreadable_images_and_goes_on(finished, capsys, digit_files, monkeypatch, workers, batch):
-    monkeypatch.setattr(transform, "PREDICTION_BATCH", batch)
+    monkeypatch.setattr(prediction, "PREDICTION_BATCH", batch)
     os.mkfifo(digit_files / "0b.png")
     printed, error, code = run(capsys, "predict", finished, digit_files, "--top", "1", "--workers", workers)
     assert code == 1
@@ -460,7 +460,7 @@ def test_predictions_are_those_of_each_image_alone(finished, monkeypatch, tmp_pa
     loaded = load_run(finished)
     alone = [next(predict(loaded, [path])) for path in paths]
     assert len({image["classes"][0] for image in alone}) > 3
-    monkeypatch.setattr(transform, "PREDICTION_BATCH", 4)
+    monkeypatch.setattr(prediction, "PREDICTION_BATCH", 4)
     for workers in (0, 2):
         for found, expected in zip(predict(loaded, paths, workers=workers), alone, strict=True):
             assert (found["path"], found["classes"]) == (expected["path"], expected["classes"])

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from longtail import ClassBalancedLoss, NormedLinear, class_weights
@@ -125,3 +126,20 @@ def test_initial_weights_of_many_runs_are_hashed_once(tmp_path, monkeypatch):
     assert {each.model.weights_sha256 for each in found} == {"0" * 64}
     assert len({each.run_id for each in found}) == 3
     assert hashed == [tmp_path / "parent.safetensors"]
+
+
+def test_images_and_weights_of_many_runs_are_fingerprinted_once(tmp_path, monkeypatch):
+    for name in ("cat/1.png", "cat/2.png", "owl/1.png", "owl/2.png"):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "photos" / name)
+    (tmp_path / "weights.pth").write_bytes(b"any")
+    calls = []
+    for function in ("open_dataset", "fingerprint", "names_of_images", "sha256_of"):
+        real = getattr(build, function)
+        monkeypatch.setattr(build, function, lambda *a, real=real, **kw: calls.append(real.__name__) or real(*a, **kw))
+    model = ModelConfig(name="resnet8", weights=str(tmp_path / "weights.pth"))
+    config = RunConfig(data=DataConfig(name=str(tmp_path / "photos")), model=model)
+    found = identify([config, replace(config, seed=1), replace(config, seed=2)], runs=tmp_path)
+    assert sorted(calls) == ["fingerprint", "names_of_images", "open_dataset", "sha256_of"]
+    assert len({each.run_id for each in found}) == 3
+    assert {each.data for each in found} == {identify([config])[0].data}

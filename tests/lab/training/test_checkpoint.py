@@ -9,8 +9,7 @@ import torch
 
 from longtail.lab.config import RunOptions
 from longtail.lab.training import RunFolder, train
-from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
-from longtail.lab.training.state import State
+from longtail.lab.training.checkpoint import State, load_checkpoint, save_checkpoint
 from tests.lab.cli.test_data import run
 from tests.lab.training.runs import small_config
 from tests.lab.training.test_run_folder import interrupted

@@ -11,8 +11,8 @@ from longtail import SoftmaxCrossEntropy
 from longtail.lab.config import ConfigError, DataConfig, LossConfig, ModelConfig, RunConfig, RunOptions, run
 from longtail.lab.models import build_model
 from longtail.lab.training import RunFolder, train
+from longtail.lab.training.build import FusedNetwork
 from longtail.lab.training.cost import measure_cost
-from longtail.lab.training.fused_head import FusedNetwork
 from longtail.lab.training.processes import make_fabric
 from tests.lab.training.runs import finish, small_config, start
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from longtail.lab.config import ConfigError, RunConfig
+from longtail.lab.training.checkpoint import State
 from longtail.lab.training.metrics import ClassifierMetrics
-from longtail.lab.training.processes import make_fabric, opened_by_first, total
+from longtail.lab.training.processes import AGREE_EVERY, Stop, make_fabric, opened_by_first, total
 from longtail.lab.training.run_folder import RunFolder
-from longtail.lab.training.state import AGREE_EVERY, State, Stop, Timer
 
 
 class TwoAlike:
@@ -94,9 +94,10 @@ def test_one_process_alone_stops_at_once():
 
 
 def test_the_first_process_decides_when_to_save():
-    fabric = TwoAlike()
-    timer = Timer(0)
-    assert [step for step in range(1, 41) if timer.is_due(fabric, step)] == [10, 20, 30, 40]
+    state, fabric, due = State(torch.device("cpu")), TwoAlike(), []
+    for state.step in range(1, 41):
+        due += [state.step] * state.is_save_due(fabric, minutes=0)
+    assert due == [10, 20, 30, 40]
     assert fabric.broadcasts == 4
 
 

@@ -9,9 +9,8 @@ import torch
 from longtail.lab.config import RunOptions, with_fields
 from longtail.lab.training import RunFolder, evaluate_run, load_run, loop, train
 from longtail.lab.training.build import open_data
-from longtail.lab.training.checkpoint import load_checkpoint
+from longtail.lab.training.checkpoint import State, load_checkpoint
 from longtail.lab.training.metrics import without_details
-from longtail.lab.training.state import State
 from tests.lab.training.runs import finish, small_config, start
 from tests.lab.training.test_runs import outcome
 
@@ -90,9 +89,10 @@ def test_an_interrupted_run_keeps_the_same_epoch_bit_for_bit(best, tmp_path):
 def test_the_epoch_is_chosen_by_balanced_accuracy_then_by_loss_and_not_by_error(tmp_path, monkeypatch, scores, kept):
     scores, evaluate = iter(scores), loop.evaluate_network
 
-    def scripted(fabric, network, loader, *others):
-        found = evaluate(fabric, network, loader, *others)
-        if sum(len(batch.labels) for batch in loader.epoch(0)) == 500:
+    def scripted(fabric, network, batches, *others):
+        batches = list(batches)
+        found = evaluate(fabric, network, batches, *others)
+        if sum(len(batch.labels) for batch in batches) == 500:
             return found  # the test images
         return found | dict(zip(("balanced_accuracy", "error", "nll"), next(scores), strict=True))
 

@@ -12,7 +12,7 @@ from longtail.lab.experiments.executors import Executor
 from longtail.lab.experiments.progress import Progress
 from longtail.lab.experiments.task import Outcome
 from longtail.lab.training import Interrupted, RunFolder
-from longtail.lab.training.state import Stop, stop_signals
+from longtail.lab.training.processes import Stop, stop_signals
 
 __all__ = ["Runs"]
 

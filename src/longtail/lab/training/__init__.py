@@ -6,9 +6,9 @@ from longtail.lab.training.evaluation import LoadedRun, adjust_run, evaluate_run
 from longtail.lab.training.export import ExportedModel, export_run, load_exported
 from longtail.lab.training.loop import train
 from longtail.lab.training.metrics import ClassifierMetrics, log_probabilities
-from longtail.lab.training.predict import predict
+from longtail.lab.training.prediction import predict
+from longtail.lab.training.processes import stop_signals
 from longtail.lab.training.run_folder import RunFolder
-from longtail.lab.training.state import stop_signals
 
 __all__ = [
     "ClassifierMetrics",

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from longtail.counts import IntArray
+from longtail.fused import FusedLinearLoss
 from longtail.lab.config import ConfigError, DataConfig, ModelConfig, RunConfig, config_errors
 from longtail.lab.data import (
     DataError,
@@ -38,6 +39,7 @@ from longtail.lab.models import (
     classifier,
     input_spec,
     load_weights,
+    pooled_features,
     pretrained_file,
     sha256_of,
 )
@@ -50,6 +52,7 @@ from longtail.schedules import DeferredReweighting
 from longtail.weights import class_weights
 
 __all__ = [
+    "FusedNetwork",
     "OpenedData",
     "build_loss",
     "build_network",
@@ -60,8 +63,8 @@ __all__ = [
     "identify",
     "load_initial_weights",
     "open_data",
+    "with_fused_head",
 ]
-
 
 SAMPLED = 20
 """Images whose size stands for that of all."""
@@ -166,16 +169,18 @@ def identify(
         >>> identify([RunConfig()]) == [RunConfig()]  # a named data set needs none
         True
     """
-    digests: dict[tuple[object, ...], str] = {}
+    opened: dict[tuple[object, ...], DataConfig] = {}
     models: dict[tuple[ModelConfig, Path | None], ModelConfig] = {}
     found = []
     for config in configs:
         data, model = config.data, (config.model, config.model.weights_path)
         if not data.is_catalogued:
             key = (data.source, data.on_error, data.files, *data.files.locations.values())
-            if key not in digests:
-                digests[key] = fingerprint(_open_images(data, data_dir, console))
-            data = _named_as_in(runs, data.found_at(digests[key]))
+            if key not in opened:
+                dataset = _open_images(data, data_dir, console)
+                opened[key] = _named_as_in(runs, data.found_at(fingerprint(dataset)))
+            known = opened[key]
+            data = replace(data, name=known.name, fingerprint=known.fingerprint, path=known.path, files=known.files)
         if model not in models:
             models[model] = find_weights(config.model)
         found.append(replace(config, data=data, model=models[model]))
@@ -363,3 +368,23 @@ def _layer_scales(config: RunConfig, network: nn.Module) -> dict[int, float]:
         raise ConfigError(f"optimizer.layer_decay requires a model of timm, not {config.model.name}")
     groups = import_timm().optim.param_groups_layer_decay(network, layer_decay=decay)
     return {id(weight): group["lr_scale"] for group in groups for weight in group["params"]}
+
+
+class FusedNetwork(nn.Module):
+    """A network, or a head alone, that returns its loss, formed without the logits of all classes."""
+
+    def __init__(self, network: nn.Module, criterion: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.loss = FusedLinearLoss.from_linear(classifier(network), criterion)
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Loss of images (N, channels, height, width), or of features (N, D)."""
+        loss: Tensor = self.loss(inputs if inputs.ndim == 2 else pooled_features(self.network, inputs), labels)
+        return loss
+
+
+def with_fused_head(config: RunConfig, network: nn.Module, criterion: nn.Module) -> nn.Module:
+    """The network as it is trained: fused with its loss if the configuration, or the number of classes, asks for it."""
+    is_fused = config.fuses_head(classifier(network).out_features)
+    return FusedNetwork(network, criterion) if is_fused else network

@@ -12,15 +12,7 @@ from longtail.lab.config import ConfigError
 from longtail.lab.data import GROUPS
 from longtail.lab.training.metrics import DETAILS
 
-__all__ = [
-    "METRIC_LISTS",
-    "check_adjustment",
-    "check_data",
-    "check_epoch",
-    "check_preprocessing",
-    "check_result",
-    "damage_named",
-]
+__all__ = ["check_adjustment", "check_data", "check_epoch", "check_preprocessing", "check_result", "damage_named"]
 
 METRIC_LISTS = ("recall", "calibration", *DETAILS)
 """Metrics that are lists: for each class, for each bin of the confidence, and for each cell of the confusion matrix."""
@@ -46,59 +38,46 @@ def damage_named(file: Path | str, where: str = "") -> Iterator[None]:
 
 def check_data(content: Any) -> None:
     """Of ``data.json``: the classes and their images, how images are prepared, and where they were."""
-    classes, counts = (_list(content, name) for name in ("classes", "train_counts"))
+    classes, counts = _list(content, "classes"), [_whole_number(count) for count in _list(content, "train_counts")]
     if not classes or not all(isinstance(name, str) for name in classes):
         raise TypeError("classes are no names")
-    for count in counts:
-        _check_whole_number(count)
     if len(counts) != len(classes) or not any(counts):
         raise ValueError(f"train_counts has {len(counts)} counts, {sum(counts)} images, of {len(classes)} classes")
-    _check_images(content, "image_shape")
+    _check_images(content, "image_shape", content.get("input", {}))
     for name, path in content.get("locations", {}).items():
         if not isinstance(path, str):
             raise TypeError(f"{name} is {path!r:.60}, which is no path")
 
 
-def _is_scaled(content: Any) -> bool:
-    """Whether images are scaled to the input of the network, and how: its size, interpolation and centre crop."""
-    found = content.get("input", {})
-    size, fraction = found.get("input_size"), _finite(found.get("crop_fraction", 1.0))
-    if size is not None:
-        _check_whole_number(size)
-    if size == 0 or not 0 < fraction <= 1 or found.get("interpolation", "bilinear") not in ("bilinear", "bicubic"):
-        raise ValueError(f"input is {found!r:.120}")
-    return size is not None
-
-
 def check_preprocessing(content: Any) -> None:
     """Of the metadata of an exported network: how images are prepared."""
-    found = {name: content[name] for name in ("interpolation", "crop_fraction") if name in content}
-    _check_images(content | {"input": found | {"input_size": content["size"]}}, "shape")
+    _check_images(content, "shape", content | {"input_size": content["size"]})
 
 
-def _check_images(content: Any, shape_name: str) -> None:
-    """The shape of images in memory, or None for files, and how their channels are normalised."""
-    shape = content[shape_name]
-    if shape is not None:
-        for size in _list(content, shape_name):
-            _check_whole_number(size)
-        if len(shape) != 3 or not all(shape):
-            raise ValueError(f"{shape_name} is {shape}")
+def _check_images(content: Any, shape_name: str, scaling: Any) -> None:
+    """The shape of images in memory, or None for files; how they are scaled, and how their channels are normalised."""
+    shape, size, fraction = content[shape_name], scaling.get("input_size"), _finite(scaling.get("crop_fraction", 1.0))
+    if shape is not None and not (
+        len([_whole_number(side) for side in _list(content, shape_name)]) == 3 and all(shape)
+    ):
+        raise ValueError(f"{shape_name} is {shape}")
+    is_scaled = size is not None and bool(_whole_number(size))
+    if size == 0 or not 0 < fraction <= 1 or scaling.get("interpolation", "bilinear") not in ("bilinear", "bicubic"):
+        raise ValueError(f"input is {scaling!r:.120}")
     mean, std = ([_finite(value) for value in _list(content, name)] for name in ("mean", "std"))
-    channels = len(mean) if shape and _is_scaled(content) else shape[0] if shape else 3
+    channels = 3 if not shape else len(mean) if is_scaled else shape[0]
     if not len(mean) == len(std) == channels or min(std) <= 0:
         raise ValueError(f"mean {mean} and std {std} cannot be of {channels} channels")
 
 
 def check_result(content: Any) -> None:
     """Of ``result.json``: what came out of a run."""
-    check_metrics(content["final"])
     final = content["final"]
+    _check_metrics(final)
     for value in (final["error"], final["balanced_accuracy"], content["best_error"], content["seconds"]):
         _finite(value)
     for name in GROUPS:  # None where no class is in it
-        if name not in final:
-            raise KeyError(name)
+        final[name]
     content["versions"].items()
 
 
@@ -112,23 +91,36 @@ def check_adjustment(content: Any) -> None:
     for value in (*([] if prior is None else _list(content, "prior")), *([] if temperature is None else [temperature])):
         if _finite(value) <= 0:
             raise ValueError(f"{value} is not above 0")
-    check_metrics(content["final"])
+    _check_metrics(content["final"])
     _finite(content["final"]["error"])
 
 
 def check_epoch(content: Any) -> None:
     """Of a line of ``metrics.jsonl``."""
-    _check_whole_number(content["epoch"])
-    check_metrics(content)
+    _whole_number(content["epoch"])
+    _check_metrics(content)
     for name in ("error", "seconds"):
         if name in content:
             _number(content[name])
 
 
-def check_metrics(metrics: Any) -> None:
+def _check_metrics(metrics: Any) -> None:
     """All of them are numbers, or lists of numbers, or missing."""
     for name, value in metrics.items():
-        if name in METRIC_LISTS:
+        if value is None:
+            continue
+        if name not in METRIC_LISTS:
+            _number(value)
+        elif not isinstance(value, list):
+            raise TypeError(f"{value!r:.60} is no list")
+        else:
+            _check_numbers(value)
+
+
+def _check_numbers(values: list[Any]) -> None:
+    """Numbers, or lists of numbers; each may be missing."""
+    for value in values:
+        if isinstance(value, list):
             _check_numbers(value)
         elif value is not None:
             _number(value)
@@ -140,22 +132,10 @@ def _list(content: Any, name: str) -> list[Any]:
     return content[name]  # type: ignore[no-any-return]
 
 
-def _check_numbers(value: Any) -> None:
-    """A list of numbers, or of lists of numbers; each may be missing."""
-    if value is None:
-        return
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r:.60} is no list")
-    for part in value:
-        if isinstance(part, list):
-            _check_numbers(part)
-        elif part is not None:
-            _number(part)
-
-
-def _check_whole_number(value: Any) -> None:
+def _whole_number(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise TypeError(f"{value!r:.60} is no whole number")
+    return value
 
 
 def _finite(value: Any) -> float:

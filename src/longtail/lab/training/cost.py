@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from longtail.lab.config import ConfigError, RunConfig
+from longtail.lab.training.build import FusedNetwork, with_fused_head
 from longtail.lab.training.errors import TrainingError
-from longtail.lab.training.fused_head import FusedNetwork, with_fused_head
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

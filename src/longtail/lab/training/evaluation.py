@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from longtail.counts import IntArray, class_counts
 from longtail.heads import adjust_logits
 from longtail.lab.config import ConfigError, ModelConfig, RunConfig, config_errors
-from longtail.lab.data import CATALOG, Batch, DataError, ImageDataset, ImageFiles, InputSpec, Loader, evaluation_loader
+from longtail.lab.data import CATALOG, Batch, DataError, ImageDataset, ImageFiles, InputSpec, evaluation_loader
 from longtail.lab.data.dataset import Images
 from longtail.lab.data.image_folder import labelled_images
 from longtail.lab.data.loaders import FeatureLoader
@@ -27,9 +27,9 @@ from longtail.lab.training.frozen import FrozenBackbone, attach_head, build_head
 from longtail.lab.training.inputs import EVALUATION_BATCH
 from longtail.lab.training.loop import evaluate_network
 from longtail.lab.training.metrics import ClassifierMetrics, log_probabilities
+from longtail.lab.training.prediction import PREDICTION_BATCH, Transform, read_batches
 from longtail.lab.training.processes import make_fabric
 from longtail.lab.training.run_folder import RunFolder, versions
-from longtail.lab.training.transform import PREDICTION_BATCH, Transform, read_batches
 
 __all__ = ["LoadedRun", "adjust_run", "evaluate_run", "load_run", "open_run_data"]
 
@@ -50,16 +50,11 @@ class LoadedRun:
     config: RunConfig
     model: nn.Module
     """In evaluation mode, on the CPU."""
-    preprocessing: dict[str, Any]
-    """How images are prepared: the arguments of :class:`Transform`."""
+    transform: Transform
+    """From an image file to what the network takes, shape (channels, height, width)."""
     classes: tuple[str, ...]
     counts: np.ndarray[Any, np.dtype[np.int64]]
     """Training images of each class."""
-
-    @property
-    def transform(self) -> Callable[[Path], Tensor]:
-        """From an image file to what the network takes, shape (channels, height, width)."""
-        return Transform(**self.preprocessing)
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
@@ -111,14 +106,13 @@ def load_run(path: Path | str, adjustment: str | None = None) -> LoadedRun:
         path=folder.path,
         config=config,
         model=network.eval(),
-        preprocessing={
-            "shape": shape,
-            "size": spec["input_size"] or (InputSpec.input_size if shape is None else None),
-            "mean": data["mean"],
-            "std": data["std"],
-            "interpolation": spec.get("interpolation", InputSpec.interpolation),
-            "crop_fraction": spec.get("crop_fraction", InputSpec.crop_fraction),
-        },
+        transform=Transform(
+            shape,
+            spec["input_size"] or (InputSpec.input_size if shape is None else None),
+            data["mean"],
+            data["std"],
+            **{name: spec[name] for name in ("interpolation", "crop_fraction") if name in spec},
+        ),
         classes=tuple(data["classes"]),
         counts=counts,
     )
@@ -162,29 +156,29 @@ def _evaluate(
     """How good a run is on images of its data set, or on files from anywhere."""
     fabric = make_fabric(run.config, "auto", 1)
     network: nn.Module
-    loader: Loader
+    batches: Iterator[Batch]
     if dataset is not None:
-        network, loader = _network_and_loader(run, dataset, images, fabric.device)
+        network, batches = _network_and_batches(run, dataset, images, fabric.device)
     else:
         assert isinstance(images, ImageFiles)
-        network, loader = run.model, _LabelledLoader(images, run.transform, fabric.device)
+        network, batches = run.model, _labelled_batches(images, run.transform, fabric.device)
     model = fabric.setup(copy.deepcopy(network))  # which moves it to the device: that of the run stays on the CPU
     metrics = metrics or ClassifierMetrics(run.counts, run.config.loss.name, fabric.device)
-    found = evaluate_network(fabric, model, loader, metrics)
+    found = evaluate_network(fabric, model, batches, metrics)
     _check_finite(run.path, math.isfinite(found["nll"]))
     return found
 
 
-def _network_and_loader(
+def _network_and_batches(
     run: LoadedRun, dataset: ImageDataset, images: Images, device: torch.device
-) -> tuple[nn.Module, Loader]:
+) -> tuple[nn.Module, Iterator[Batch]]:
     """The network with batches of images, or the head of a frozen backbone with batches of their features."""
     if not run.config.model.freeze:
-        return run.model, evaluation_loader(dataset, EVALUATION_BATCH, images=images, device=device)
+        return run.model, evaluation_loader(dataset, EVALUATION_BATCH, images=images, device=device).epoch(0)
     backbone = FrozenBackbone(run.config, dataset, run.model)
     backbone.compute([(images, 0)], device=device)
     loader = FeatureLoader(backbone.features(images), images.labels, EVALUATION_BATCH, device=device)
-    return classifier(run.model), loader
+    return classifier(run.model), loader.epoch(0)
 
 
 def open_run_data(path: Path | str, data_dir: Path | None = None) -> ImageDataset:
@@ -232,23 +226,14 @@ def _own_images(
     return dataset
 
 
-class _LabelledLoader:
-    """Images of files in batches, as the network of a run sees them, whatever it was trained on."""
-
-    def __init__(self, images: ImageFiles, transform: Callable[[Path], Tensor], device: torch.device) -> None:
-        self.images, self.transform, self.device = images, transform, device
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.images) / PREDICTION_BATCH)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        paths = [self.images.path(index) for index in range(len(self.images))]
-        labels = torch.split(self.images.labels, PREDICTION_BATCH)
-        for (pixels, errors), own in zip(read_batches(paths, self.transform), labels, strict=True):
-            for error in errors:
-                if error is not None:
-                    raise DataError(error)
-            yield Batch(pixels.to(self.device), own.to(self.device), len(own))
+def _labelled_batches(images: ImageFiles, transform: Transform, device: torch.device) -> Iterator[Batch]:
+    """Image files in batches, as the network of a run sees them, whatever it was trained on."""
+    paths = [images.path(index) for index in range(len(images))]
+    labels = torch.split(images.labels, PREDICTION_BATCH)
+    for (pixels, errors), own in zip(read_batches(paths, transform), labels, strict=True):
+        if error := next(filter(None, errors), None):
+            raise DataError(error)
+        yield Batch(pixels.to(device), own.to(device), len(own))
 
 
 def _check_finite(path: Path, finite: bool) -> None:

@@ -7,7 +7,7 @@ import importlib
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from longtail.lab.config import ConfigError
 from longtail.lab.files import check_writable, write_atomically
 from longtail.lab.training.adjustments import Adjustment
 from longtail.lab.training.checks import check_preprocessing, damage_named
-from longtail.lab.training.evaluation import LoadedRun, load_run
+from longtail.lab.training.evaluation import load_run
 from longtail.lab.training.metrics import log_probabilities
+from longtail.lab.training.prediction import Transform
 from longtail.lab.training.run_folder import RunFolder, versions
-from longtail.lab.training.transform import Transform
 
 __all__ = ["ExportedModel", "export_run", "load_exported"]
 
@@ -74,15 +74,16 @@ def export_run(path: Path | str, output: Path | str, adjustment: str | None = No
     check_writable(output.parent)
     run = load_run(path, adjustment)
     network = _Network(run.model, run.config.loss.name).eval()
-    shape = Transform(**run.preprocessing).input_shape
+    shape = run.transform.input_shape
     metadata = {
         "run_id": run.config.run_id,
         "class_names": list(run.classes),
         "input_shape": list(shape),
-        "mean": run.preprocessing["mean"],
-        "std": run.preprocessing["std"],
-        "preprocessing": run.preprocessing,
-        "adjustment": adjustment and _adjustment(run, adjustment),
+        "mean": run.transform.mean,
+        "std": run.transform.std,
+        "preprocessing": asdict(run.transform),
+        "adjustment": adjustment
+        and {"slug": adjustment, **asdict(Adjustment.from_content(RunFolder(run.path).adjustment(adjustment)))},
         "versions": versions(),
     }
     with _quietly():
@@ -108,10 +109,6 @@ def export_run(path: Path | str, output: Path | str, adjustment: str | None = No
         raise ConfigError(f"ONNX Runtime and PyTorch differ by {difference:.2g} on {run.path}: nothing was written")
     write_atomically(output, content)
     return metadata | {"bytes": len(content), "difference": difference}
-
-
-def _adjustment(run: LoadedRun, slug: str) -> dict[str, Any]:
-    return {"slug": slug, **asdict(Adjustment.from_content(RunFolder(run.path).adjustment(slug)))}
 
 
 @contextlib.contextmanager
@@ -168,14 +165,9 @@ class ExportedModel:
     path: Path
     session: Any
     """Of ONNX Runtime."""
-    preprocessing: dict[str, Any]
-    """How images are prepared: the arguments of ``Transform``."""
+    transform: Transform
+    """From an image file to what the network takes, shape (channels, height, width)."""
     classes: tuple[str, ...]
-
-    @property
-    def transform(self) -> Callable[[Path], Tensor]:
-        """From an image file to what the network takes, shape (channels, height, width)."""
-        return Transform(**self.preprocessing)
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Of each class, for images that were transformed, shape (N, C)."""
@@ -213,8 +205,9 @@ def load_exported(path: Path | str) -> ExportedModel:
         classes, preprocessing = (json.loads(metadata[name]) for name in ("class_names", "preprocessing"))
         check_preprocessing(preprocessing)
         shapes = {each.name: each.shape for each in (*session.get_inputs(), *session.get_outputs())}
-        if shapes["images"][1:] != list(Transform(**preprocessing).input_shape):
+        transform = Transform(**preprocessing)
+        if shapes["images"][1:] != list(transform.input_shape):
             raise ValueError(f"preprocessing does not fit its input {shapes['images'][1:]}")
         if not all(isinstance(name, str) for name in classes) or shapes["probabilities"][1:] != [len(classes)]:
             raise ValueError(f"class_names are {len(classes)}, but it has {shapes['probabilities'][1:]} outputs")
-    return ExportedModel(path, session, preprocessing, tuple(classes))
+    return ExportedModel(path, session, transform, tuple(classes))

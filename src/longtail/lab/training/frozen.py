@@ -33,7 +33,7 @@ from longtail.lab.models.features import (
 from longtail.lab.training.build import build_network
 from longtail.lab.training.display import FeatureProgress
 from longtail.lab.training.errors import Interrupted
-from longtail.lab.training.state import stop_signals
+from longtail.lab.training.processes import stop_signals
 
 __all__ = ["FrozenBackbone", "Head", "MissingViews", "attach_head", "build_head", "head_threads"]
 

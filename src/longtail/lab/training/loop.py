@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,30 +14,38 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
-from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset
+from longtail.lab.data import Batch, ImageDataset, LongTailedSubset
 from longtail.lab.data.batches import cut
 from longtail.lab.data.loaders import FeatureLoader
 from longtail.lab.models.batch_norm import synchronise_batch_norms
-from longtail.lab.training.build import build_loss, build_network, build_optimizer, follow_schedule, open_data
-from longtail.lab.training.checkpoint import load_checkpoint, save_checkpoint
+from longtail.lab.training.build import (
+    FusedNetwork,
+    build_loss,
+    build_network,
+    build_optimizer,
+    follow_schedule,
+    open_data,
+    with_fused_head,
+)
+from longtail.lab.training.checkpoint import ADVICE, State, load_checkpoint, save_checkpoint
 from longtail.lab.training.cost import Cost, available_memory, check_memory, duration, enough_memory, speed
 from longtail.lab.training.display import Display
 from longtail.lab.training.errors import Interrupted, TrainingError
 from longtail.lab.training.finetuning import frozen_alternative, training_error, warm_start
 from longtail.lab.training.frozen import FrozenBackbone, build_head, head_threads
-from longtail.lab.training.fused_head import FusedNetwork, with_fused_head
 from longtail.lab.training.inputs import make_loaders, measure_inputs
 from longtail.lab.training.metrics import ClassifierMetrics, without_details
 from longtail.lab.training.processes import (
+    Stop,
     computed_by_first,
     gathered,
     make_fabric,
     opened_by_first,
     share_buffers,
+    stop_signals,
     total,
 )
 from longtail.lab.training.run_folder import RunFolder
-from longtail.lab.training.state import ADVICE, State, Stop, Timer, stop_signals
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -108,7 +116,7 @@ def train(
                 warm_start(network, config, dataset, fabric, options.workers, console)
             with training.display(console) as display:
                 while training.state.epoch < config.optimizer.epochs:
-                    line = train_epoch(training, Timer(options.checkpoint_minutes), stop, display)
+                    line = train_epoch(training, stop, display, options.checkpoint_minutes)
                     training.lines = [*map(without_details, training.lines), line]
                     display.epoch(training.lines)
                     training.save_after_epoch()
@@ -259,10 +267,10 @@ class Training:
         return Display(path, console, self.config.optimizer.epochs, len(self.loader), self.state, **report)
 
 
-def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) -> dict[str, Any]:
+def train_epoch(training: Training, stop: Stop, display: Display, checkpoint_minutes: float) -> dict[str, Any]:
     """Train on each image once, or on those that are left, and return the epoch's line of metrics."""
     config, fabric, state = training.config, training.fabric, training.state
-    images_seen = 0
+    began, images_seen = time.monotonic(), 0
     training.model.train()
     for batch in training.loader.epoch(state.epoch, state.step):
         now = state.epoch + state.step / len(training.loader)
@@ -273,10 +281,10 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
         if stop.agreed(fabric):
             training.save()
             raise Interrupted(f"interrupted in epoch {state.epoch + 1}; run the same command to resume")
-        if timer.is_due(fabric, state.step):
+        if state.is_save_due(fabric, checkpoint_minutes):
             training.save()
     state.check_finite(fabric)
-    train_seconds = timer.seconds()
+    train_seconds = time.monotonic() - began
     found = tested(training, display) | validated(training, display) if config.is_tested_after(state.epoch + 1) else {}
     loss_of_epoch = total(fabric, state.end_epoch()).item()
     return {
@@ -284,7 +292,7 @@ def train_epoch(training: Training, timer: Timer, stop: Stop, display: Display) 
         "train_loss": loss_of_epoch / len(training.dataset.train),
         "lr": state.rate,
         "images_per_second": images_seen / train_seconds,
-        "seconds": timer.seconds(),
+        "seconds": time.monotonic() - began,
         **found,
     }
 
@@ -295,7 +303,7 @@ def tested(training: Training, display: Display) -> dict[str, Any]:
     metrics = ClassifierMetrics(training.dataset.counts, training.config.loss.name, fabric.device)
     display.testing(0)
     share_buffers(fabric, training.network)
-    found = evaluate_network(fabric, training.network, training.test_loader, metrics, display.testing)
+    found = evaluate_network(fabric, training.network, training.test_loader.epoch(0), metrics, display.testing)
     epochs = training.config.optimizer.epochs
     if isinstance(training.loader, FeatureLoader) and training.state.epoch + 1 >= epochs:
         found["train_error"] = training_error(training.network, training.loader, epochs)
@@ -310,7 +318,7 @@ def validated(training: Training, display: Display) -> dict[str, Any]:
         return {}
     fabric, config = training.fabric, training.config
     metrics = ClassifierMetrics(training.dataset.counts, config.loss.name, fabric.device)
-    found = evaluate_network(fabric, training.network, training.validation_loader, metrics, display.testing)
+    found = evaluate_network(fabric, training.network, training.validation_loader.epoch(0), metrics, display.testing)
     if config.keep == "best":
         training.state.keep_best(found["balanced_accuracy"], found["nll"], training.network)
     return {f"validation_{name}": value for name, value in found.items() if not isinstance(value, (dict, list))}
@@ -339,14 +347,14 @@ def train_step(training: Training, batch: Batch) -> None:
 def evaluate_network(
     fabric: Fabric,
     model: nn.Module,
-    loader: Loader,
+    batches: Iterable[Batch],
     metrics: ClassifierMetrics,
     seen: Callable[[int], None] = lambda images: None,
 ) -> dict[str, Any]:
-    """How good the model is on the images of the loader, over all processes; ``seen`` is told how many are done."""
+    """How good the model is on batches of images, over all processes; ``seen`` is told how many are done."""
     model.eval()
     done = 0
-    for batch in loader.epoch(0):
+    for batch in batches:
         if len(batch.labels):
             with fabric.autocast():
                 logits = model(batch.images)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,19 @@ from longtail.lab.training.run_folder import RunFolder
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["computed_by_first", "gathered", "make_fabric", "opened_by_first", "share_buffers", "total"]
+__all__ = [
+    "Stop",
+    "computed_by_first",
+    "gathered",
+    "make_fabric",
+    "opened_by_first",
+    "share_buffers",
+    "stop_signals",
+    "total",
+]
+
+AGREE_EVERY = 10
+"""Steps after which several processes ask one another whether to stop or to save."""
 
 
 def make_fabric(config: RunConfig, accelerator: str, wanted: int | None = None) -> Fabric:
@@ -101,3 +114,54 @@ def share_buffers(fabric: Fabric, network: nn.Module) -> None:
     if fabric.world_size > 1:
         for buffer in network.buffers():
             buffer.copy_(fabric.broadcast(buffer))
+
+
+class Stop:
+    """Whether a signal asked the training to end."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.calls = 0
+
+    def agreed(self, fabric: Fabric) -> bool:
+        """Whether any process was asked to: one that stopped alone would leave the others waiting."""
+        if fabric.world_size == 1:
+            return self.requested
+        self.calls += 1
+        return self.calls % AGREE_EVERY == 0 and bool(
+            total(fabric, torch.tensor(float(self.requested), device=fabric.device))
+        )
+
+
+@contextlib.contextmanager
+def stop_signals(interrupt: Callable[[], Exception] | None = None) -> Iterator[Stop]:
+    """SIGINT and SIGTERM ask to stop after the step; a second SIGINT interrupts at once.
+
+    Args:
+        interrupt: what is raised at once, where nothing needs to be finished first.
+
+    Example:
+        >>> with stop_signals() as stop:
+        ...     signal.raise_signal(signal.SIGTERM)
+        ...     stop.requested
+        True
+    """
+    stop = Stop()
+
+    def request(number: int, frame: object) -> None:
+        if stop.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.requested = True
+        if interrupt:
+            raise interrupt()
+
+    try:
+        before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread, where signals do not arrive either
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -25,6 +25,7 @@ from longtail.lab.config import ConfigError, RunConfig, leaves, with_fields
 from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset
 from longtail.lab.files import write_atomically
 from longtail.lab.locks import Lock
+from longtail.lab.models import sha256_of
 from longtail.lab.training.checks import check_adjustment, check_data, check_epoch, check_result, damage_named
 from longtail.lab.training.errors import NotFinished, RunInUse, TrainingError
 from longtail.lab.training.metrics import without_details
@@ -160,7 +161,7 @@ class RunFolder:
     def check_model(self) -> str:
         """Refuse weights that are not those the run ended with, and return their SHA-256."""
         expected = _parsed(self.result_file, lambda content: content["model_sha256"])["model_sha256"]
-        if _sha256(self.model_file) != expected:
+        if sha256_of(self.model_file) != expected:
             raise ConfigError(f"{self.model_file} is damaged: its SHA-256 is not that of {self.result_file}")
         return str(expected)
 
@@ -280,20 +281,18 @@ class RunFolder:
 
     def record_failure(self, config: RunConfig, error: BaseException | str) -> None:
         """Keep why the run ended without a result, where there is room for it; one that succeeds later removes it."""
-        with contextlib.suppress(OSError, ConfigError):
-            if not self._is_something_else() and not (self.config_file.exists() and self.config() != config):
-                self._write_failure(config, error)
-
-    def _write_failure(self, config: RunConfig, error: BaseException | str) -> None:
         lines = traceback.format_exception(error) if isinstance(error, BaseException) else []
         record = {
             "error": " ".join(str(error).split()) or type(error).__name__,
             "traceback": "".join(lines),
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        if not self.config_file.exists():
-            write_atomically(self.config_file, config.to_json())
-        write_atomically(self.error_file, json.dumps(record, indent=2) + "\n")
+        with contextlib.suppress(OSError, ConfigError):
+            if self._is_something_else() or (self.config_file.exists() and self.config() != config):
+                return
+            if not self.config_file.exists():
+                write_atomically(self.config_file, config.to_json())
+            write_atomically(self.error_file, json.dumps(record, indent=2) + "\n")
 
     def failure(self) -> dict[str, Any] | None:
         """Why the run ended without a result, if it did."""
@@ -313,11 +312,6 @@ def names_of_images(runs: Path, fingerprint: str) -> set[str]:
             if fingerprint in (text := file.read_text(encoding="utf-8")):
                 names.add(RunConfig.from_json(text, file).data.name)
     return names
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _readable(content: Any, indent: str = "") -> str:
