@@ -11,9 +11,11 @@ from longtail.lab.locks import Lock
 
 def test_one_at_a_time_and_free_again_at_the_end(tmp_path):
     path = tmp_path / "a.lock"
-    with Lock(path) as first:
-        assert first.is_held()
-        assert not Lock(path).acquire(wait=False)
+    first = Lock(path)
+    assert first.acquire()
+    assert first.is_held()
+    assert not Lock(path).acquire(wait=False)
+    first.release()
     assert not first.is_held()
     assert Lock(path).acquire(wait=False)
 

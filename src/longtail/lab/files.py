@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-__all__ = ["Cache", "atomic_file", "cache_folder", "check_writable", "with_name", "write_atomically"]
+__all__ = ["atomic_file", "cache_folder", "check_writable", "with_name", "write_atomically"]
 
 
 def with_name(folder: Path) -> Path:
@@ -52,13 +50,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be made or written into, before hours go into what is to be in it.
-
-    Example:
-        >>> check_writable(Path(os.devnull) / "runs")
-        Traceback (most recent call last):
-        NotADirectoryError: [Errno 20] Not a folder: '/dev/null'
-    """
+    """Refuse a folder that cannot be made or written into, before hours go into what is to be in it."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "Not a folder", str(there))
@@ -79,31 +71,3 @@ def cache_folder() -> Path:
     except RuntimeError:
         home = Path(tempfile.gettempdir())
     return Path(os.environ.get("XDG_CACHE_HOME") or home) / "longtail"
-
-
-class Cache:
-    """What was found out about a folder, in the user's cache folder: it may be lost, and is found out again.
-
-    Args:
-        kind: what is kept.
-        folder: what it is about.
-        version: of the content's form; another version's is not read.
-    """
-
-    def __init__(self, kind: str, folder: Path, version: int = 1) -> None:
-        key = hashlib.sha256(os.fsencode(os.path.abspath(folder))).hexdigest()[:16]
-        self.path = cache_folder() / kind / f"{key}.json"
-        self.version = version
-
-    def load(self) -> dict[str, Any]:
-        """What was saved, or nothing."""
-        try:
-            content = json.loads(self.path.read_bytes())
-            return dict(content["content"]) if content["version"] == self.version else {}
-        except (OSError, ValueError, KeyError, TypeError):
-            return {}
-
-    def save(self, content: dict[str, Any]) -> None:
-        """Keep it if it can be written; else it only takes longer the next time."""
-        with contextlib.suppress(OSError):
-            write_atomically(self.path, json.dumps({"version": self.version, "content": content}))

@@ -6,7 +6,6 @@ import contextlib
 import os
 import weakref
 from pathlib import Path
-from typing import Self
 
 from filelock import FileLock, Timeout
 
@@ -26,12 +25,6 @@ class Lock:
     Args:
         path: the file, made if it is missing.
         with_folder: lock its folder, too, where the system can: then a lock file that somebody deletes lets nobody in.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder, Lock(Path(folder) / "a.lock") as lock:
-        ...     lock.is_held(), Lock(lock.path).acquire(wait=False)
-        (True, False)
     """
 
     def __init__(self, path: Path, with_folder: bool = False) -> None:
@@ -91,13 +84,6 @@ class Lock:
         self._file = None
         self._unlock_folder()
         self._lock.release()
-
-    def __enter__(self) -> Self:
-        self.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 def _close_folders() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longtail.lab.data import DataError, LongTailedSubset, SubsetOptions, long_tailed_subset, open_dataset
+from longtail.lab.data import DataError, SubsetOptions, long_tailed_subset, open_dataset
 
 BALANCED = {"cifar10": (10, 5000), "cifar20": (20, 2500), "cifar100": (100, 500)}
 IMBALANCES = (10, 20, 50, 100, 200)
@@ -108,31 +108,9 @@ def test_a_manifest_comes_back_as_it_was_and_holds_the_class_index(tmp_path):
     manifest = json.loads((tmp_path / "deep" / "subset.json").read_text())
     assert (manifest["dataset"], manifest["classes"]) == ("birds", ["eule", "spatz", "ζ"])
     assert manifest["sha256"] == hashlib.sha256(np.array(manifest["indices"], "<i8").tobytes()).hexdigest()
-    loaded = LongTailedSubset.load(tmp_path / "deep" / "subset.json")
-    assert loaded.indices.tolist() == subset.indices.tolist()
-    assert (loaded.imbalance, loaded.profile, loaded.seed, loaded.sha256) == (10.0, "exponential", 3, subset.sha256)
-    loaded.check_drawn_from(labels)
-    with pytest.raises(DataError, match="other labels"):
-        loaded.check_drawn_from(labels[::-1])
-
-
-def test_a_changed_manifest_is_refused(tmp_path):
-    path = tmp_path / "subset.json"
-    long_tailed_subset(shuffled_labels(3, 50), 10).save(path, "birds", "abc")
-    manifest = json.loads(path.read_text())
-    manifest["indices"][0] += 1
-    path.write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match=r"subset\.json was changed"):
-        LongTailedSubset.load(path)
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"version": 1}'])
-def test_what_is_no_manifest_is_refused_by_name(tmp_path, content):
-    (tmp_path / "x.json").write_text(content)
-    with pytest.raises(DataError, match=r"x\.json is not a manifest"):
-        LongTailedSubset.load(tmp_path / "x.json")
-    with pytest.raises(DataError, match=r"y\.json is not a manifest"):
-        LongTailedSubset.load(tmp_path / "y.json")
+    assert manifest["indices"] == subset.indices.tolist()
+    assert [manifest[name] for name in ("imbalance", "profile", "seed")] == [10.0, "exponential", 3]
+    assert manifest["labels_sha256"] == hashlib.sha256(np.array(labels, "<i8").tobytes()).hexdigest()
 
 
 @given(

@@ -23,13 +23,7 @@ def _fields(kind: Any) -> list[dataclasses.Field[Any]]:
 
 
 def encode(value: Any) -> Any:
-    """A configuration as JSON; whole numbers in float fields become floats, so that 50 and 50.0 are the same.
-
-    Example:
-        >>> from longtail.lab.data import SubsetOptions
-        >>> encode(SubsetOptions(imbalance=50))["imbalance"]
-        50.0
-    """
+    """A configuration as JSON; whole numbers in float fields become floats, so that 50 and 50.0 are the same."""
     if not dataclasses.is_dataclass(value):
         return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
     kinds = _kinds(type(value))  # type: ignore[arg-type]
@@ -54,13 +48,7 @@ def _default(kind: Any) -> dict[str, Any]:
 
 
 def without_defaults(value: Any) -> dict[str, Any]:
-    """The encoded fields that differ from their defaults.
-
-    Example:
-        >>> from longtail.lab.data import SubsetOptions
-        >>> without_defaults(SubsetOptions(imbalance=50))
-        {'imbalance': 50.0}
-    """
+    """The encoded fields that differ from their defaults."""
     encoded, default = encode(value), _default(type(value))  # type: ignore[arg-type]
     different: dict[str, Any] = {}
     for item in _fields(value):

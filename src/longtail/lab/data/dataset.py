@@ -181,14 +181,7 @@ class ImageDataset:
         return counts
 
     def prepared_for(self, spec: InputSpec) -> ImageDataset:
-        """The same images, scaled, cropped and normalised as a network takes them.
-
-        Example:
-            >>> images = InMemoryImages(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), [0, 1, 1])
-            >>> dataset = ImageDataset(name="tiny", classes=("cat", "owl"), train=images, test=images)
-            >>> dataset.prepared_for(InputSpec(input_size=64)).input_size
-            64
-        """
+        """The same images, scaled, cropped and normalised as a network takes them."""
         return replace(self, **{item.name: getattr(spec, item.name) for item in fields(spec)})
 
     def split(self, name: str) -> Images:

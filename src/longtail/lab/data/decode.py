@@ -127,10 +127,6 @@ def resize(pixels: Tensor, size: int, interpolation: str = "bilinear") -> Tensor
     """Images scaled to ``size`` × ``size``, antialiased.
 
     Shapes: uint8, (N, channels, height, width) to (N, channels, size, size).
-
-    Example:
-        >>> resize(torch.full((1, 3, 8, 8), 7, dtype=torch.uint8), 32, "bicubic").unique()
-        tensor([7], dtype=torch.uint8)
     """
     if pixels.device.type == "cpu":
         return F.interpolate(pixels, (size, size), mode=interpolation, antialias=True)

@@ -40,12 +40,7 @@ BROKEN = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EO
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """A ``.tar.gz`` or ``.zip`` that can be downloaded.
-
-    Example:
-        >>> Archive(url="https://example.org/a/owls.tar.gz", md5="0" * 32, holds=("owls",)).name
-        'owls.tar.gz'
-    """
+    """A ``.tar.gz`` or ``.zip`` that can be downloaded."""
 
     url: str
     md5: str

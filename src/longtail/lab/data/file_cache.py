@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +20,12 @@ from rich.progress import track
 from longtail.lab.data.dataset import ImageDataset, ImageFiles, Images, InMemoryImages
 from longtail.lab.data.decode import check_image
 from longtail.lab.data.errors import DataError
-from longtail.lab.files import Cache
+from longtail.lab.files import cache_folder, write_atomically
 
 __all__ = ["content_digests", "unreadable_images", "without_unreadable_images"]
 
+VERSION = 4
+"""Of the form of what is kept."""
 RACY_NANOSECONDS = 2_000_000_000
 """A file that was written so shortly before it was hashed may be written again without a change of its time."""
 
@@ -63,12 +67,6 @@ def content_digests(images: Images) -> list[bytes]:
     """SHA-256 of the content of each image: of its file, or of its pixels.
 
     A file that has not changed since it was last hashed is not read again.
-
-    Example:
-        >>> import torch
-        >>> images = InMemoryImages(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0, 1])
-        >>> len(set(content_digests(images))), content_digests(images)[0].hex()[:8]
-        (1, 'f5a5fd42')
     """
     if isinstance(images, InMemoryImages):
         return [hashlib.sha256(pixels).digest() for pixels in images.images.contiguous().numpy()]
@@ -79,8 +77,12 @@ def _ask_once(
     kind: str, files: ImageFiles, ask: Callable[[Path], tuple[str, bool]], console: Console | None = None
 ) -> list[str]:
     """What ``ask`` says about each file, and whether that holds until the file changes: then it is kept."""
-    cache = Cache(kind, files.root, version=4)
-    known: dict[str, list[str]] = cache.load()
+    key = hashlib.sha256(os.fsencode(os.path.abspath(files.root))).hexdigest()[:16]
+    file = cache_folder() / kind / f"{key}.json"
+    known: dict[str, list[str]] = {}
+    with suppress(OSError, ValueError, KeyError, TypeError):  # it may be lost, or be of another version
+        content = json.loads(file.read_bytes())
+        known = dict(content["content"]) if content["version"] == VERSION else {}
     paths = [os.path.join(files.root, os.fsdecode(bytes(path))) for path in files.paths]
     stamps = [_stamp(path) for path in paths]
     new = [index for index, path in enumerate(paths) if known.get(path, [""])[0] != stamps[index] or not stamps[index]]
@@ -93,7 +95,8 @@ def _ask_once(
                 for index, (answer, lasting) in zip(new, found, strict=True):
                     known[paths[index]] = [stamps[index] if lasting else "", answer]
             finally:
-                cache.save(known)
+                with suppress(OSError):  # else it only takes longer the next time
+                    write_atomically(file, json.dumps({"version": VERSION, "content": known}))
     return [known[path][1] for path in paths]
 
 

@@ -47,12 +47,6 @@ def fold_of_groups(labels: IntArray, groups: Groups, folds: int, seed: int = 0) 
     """The fold that each sample is held out in: that of its group, by scikit-learn's ``StratifiedGroupKFold``.
 
     Classes are spread over the folds as evenly as whole groups allow; a fold may hold out all of a class.
-
-    Example:
-        >>> groups = np.array(["a", "a", "b", "b", "c", "c"], "S")
-        >>> fold = fold_of_groups(np.array([0, 0, 0, 1, 1, 1]), groups, folds=3)
-        >>> bool((fold[::2] == fold[1::2]).all()), sorted(fold.tolist())
-        (True, [0, 0, 1, 1, 2, 2])
     """
     from sklearn.model_selection import StratifiedGroupKFold
 
@@ -125,14 +119,7 @@ def _held_out_groups(labels: IntArray, fraction: float, seed: int, groups: Group
 
 
 def hold_out_validation(dataset: ImageDataset, fraction: float) -> ImageDataset:
-    """The data set with a part of its training images as validation images; 0 leaves it as it is.
-
-    Example:
-        >>> from longtail.lab.data import open_dataset
-        >>> digits = hold_out_validation(open_dataset("digits"), 0.1)
-        >>> len(digits.train), len(digits.validation), len(digits.test)
-        (1168, 129, 500)
-    """
+    """The data set with a part of its training images as validation images; 0 leaves it as it is."""
     if not fraction:
         return dataset
     images = dataset.train

@@ -158,12 +158,7 @@ def leave_signals_to_parent(_: int) -> None:
 
 
 def available_cores() -> int:
-    """Cores that this process may use.
-
-    Example:
-        >>> available_cores() >= 1
-        True
-    """
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 
@@ -49,11 +49,6 @@ class LongTailedSubset:
         """Hash of the indices: two subsets with the same one hold the same samples."""
         return _sha256(self.indices)
 
-    def check_drawn_from(self, labels: Any) -> None:
-        """Refuse labels that are not those the subset was drawn from."""
-        if _sha256(to_numpy(labels)) != self.labels_sha256:
-            raise DataError("the subset was drawn from other labels: the data set is not the same, or in another order")
-
     def save(self, path: Path, dataset: str, classes: Sequence[str], **about: Any) -> None:
         """Write a manifest: all of this, the hash, the data set's name and class index, and what else there is."""
         manifest = {
@@ -70,26 +65,6 @@ class LongTailedSubset:
             **about,
         }
         write_atomically(path, json.dumps(manifest, ensure_ascii=False) + "\n")
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a manifest that :meth:`save` wrote, and refuse one that was changed since."""
-        try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-            subset = cls(
-                imbalance=manifest["imbalance"],
-                profile=manifest["profile"],
-                seed=manifest["seed"],
-                counts=np.array(manifest["counts"], dtype=np.int64),
-                indices=np.array(manifest["indices"], dtype=np.int64),
-                labels_sha256=manifest["labels_sha256"],
-            )
-            expected = manifest["sha256"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is not a manifest of a subset: {type(error).__name__} {error}") from None
-        if subset.sha256 != expected:
-            raise DataError(f"{path} was changed: its indices hash to {subset.sha256}, not to {expected}")
-        return subset
 
 
 def long_tailed_subset(
@@ -172,12 +147,7 @@ def long_tailed_subset(
 
 
 def shuffled_by_class(labels: IntArray, seed: int) -> list[IntArray]:
-    """The positions of the samples of each class, in an order that depends on the seed alone.
-
-    Example:
-        >>> shuffled_by_class(np.array([1, 0, 1, 1]), seed=0)
-        [array([1]), array([3, 2, 0])]
-    """
+    """The positions of the samples of each class, in an order that depends on the seed alone."""
     # The legacy generator: its stream is frozen for all versions of NumPy, so a seed means the same images forever.
     shuffle = np.random.RandomState(seed).shuffle
     of_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(class_counts(labels))[:-1])

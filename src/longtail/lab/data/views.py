@@ -21,12 +21,7 @@ __all__ = ["ImageViews", "ViewRequest"]
 
 
 class ViewRequest(NamedTuple):
-    """One view of one image.
-
-    Example:
-        >>> ViewRequest(image=3, view=0, digest=b"").view
-        0
-    """
+    """One view of one image."""
 
     image: int
     """Its index."""
@@ -45,14 +40,6 @@ class ImageViews(Dataset[Any]):
     Args:
         dataset: how its images are scaled, cropped and normalised.
         images: some of its images.
-
-    Example:
-        >>> from longtail.lab.data import open_dataset
-        >>> digits = open_dataset("digits")
-        >>> views = ImageViews(digits, digits.train)
-        >>> first, again, _ = views.requests(views=2)[:3]
-        >>> views[first].shape, (first.view, again.view), views[again].equal(views[again])
-        (torch.Size([1, 8, 8]), (0, 1), True)
     """
 
     def __init__(self, dataset: ImageDataset, images: Images) -> None:

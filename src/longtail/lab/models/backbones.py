@@ -50,10 +50,6 @@ def import_timm() -> ModuleType:
 
     A CUDA build of torchvision beside a CPU build of torch cannot load its compiled operators, and fails to import.
     timm needs none of them: with the schemas of those that torchvision looks up, its Python parts import.
-
-    Example:
-        >>> import_timm().is_model("resnet50")
-        True
     """
     try:
         importlib.import_module("torchvision")
@@ -140,11 +136,6 @@ def build_backbone(name: str, num_classes: int, image_size: int | None = None) -
     """A model of timm with new weights, and a last layer that starts near zero.
 
     Blocks of ResNets start as the identity, as in the recipe of Goyal et al.; that is timm's default.
-
-    Args:
-        name: as timm knows it.
-        num_classes: C.
-        image_size: width and height of the input, which some transformers are built for.
 
     Example:
         >>> network = build_backbone("resnet18", num_classes=5)

@@ -59,16 +59,7 @@ AUTOCAST = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.flo
 
 
 def backbone_sha256(network: nn.Module) -> str:
-    """SHA-256 of the weights and statistics of a network, its last layer aside.
-
-    Example:
-        >>> from longtail.lab.models import build_model
-        >>> one, other = build_model("resnet8", 10), build_model("resnet8", 3)
-        >>> other.load_state_dict(one.state_dict() | {n: v for n, v in other.state_dict().items() if n[:2] == "fc"})
-        <All keys matched successfully>
-        >>> backbone_sha256(one) == backbone_sha256(other)
-        True
-    """
+    """SHA-256 of the weights and statistics of a network, its last layer aside."""
     digest, head = hashlib.sha256(), classifier_name(network) + "."
     for name, value in sorted(network.state_dict().items()):
         if not name.startswith(head):
@@ -98,12 +89,6 @@ class FeatureStore:
 
     Args:
         identity: what the features depend on beside the images, as :func:`feature_identity` returns it.
-
-    Example:
-        >>> store = FeatureStore({"model": "resnet8"})  # doctest: +SKIP
-        >>> store.add([b"0" * 32], torch.ones(1, 64))  # doctest: +SKIP
-        >>> store.missing([b"0" * 32, b"1" * 32])  # doctest: +SKIP
-        [1]
     """
 
     def __init__(self, identity: Mapping[str, Any]) -> None:
@@ -195,23 +180,7 @@ def _name_of(content: bytes) -> str:
 
 
 class Extractor:
-    """From pixels to the features of a backbone; it can be sent to worker processes.
-
-    Args:
-        network: the backbone, with any last layer.
-        views: how pixels are normalised.
-        precision: 32-true, bf16-mixed or 16-mixed.
-        device: where to compute.
-
-    Example:
-        >>> from longtail.lab.data import open_dataset
-        >>> from longtail.lab.models import build_model
-        >>> digits = open_dataset("digits")
-        >>> views = ImageViews(digits, digits.train)
-        >>> extract = Extractor(build_model("resnet8", 10, channels=1), views)
-        >>> extract(torch.stack([views[request] for request in views.requests()[:5]])).shape
-        torch.Size([5, 64])
-    """
+    """From pixels to the features of a backbone; it can be sent to worker processes."""
 
     def __init__(
         self,
@@ -252,12 +221,6 @@ def compute_features(
 
     On a CPU each worker process reads images and computes their features on one thread, which is faster than all
     threads together on one batch; else workers read, and this process computes.
-
-    Args:
-        extract: from pixels to features.
-        views: reads them.
-        requests: which ones.
-        workers: processes; 0 does everything in this one.
     """
     batches = math.ceil(len(requests) / BATCH_SIZE)
     workers = min(workers, batches) if batches > 1 else 0
@@ -314,16 +277,7 @@ def store_features(
     workers: int = 0,
     done: Callable[[int], object] = lambda count: None,
 ) -> None:
-    """Compute features of views and write them, shard by shard.
-
-    Args:
-        store: where to.
-        extract: from pixels to features.
-        views: reads them.
-        requests: which ones.
-        workers: processes; 0 does everything in this one.
-        done: is told how many are computed, after each batch; it may raise, and what was written stays.
-    """
+    """Compute features of views and write them, shard by shard; ``done`` may raise, and what was written stays."""
     batches: list[Tensor] = []
     written = 0
 

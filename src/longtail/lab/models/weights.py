@@ -152,17 +152,7 @@ def sha256_of(file: Path) -> str:
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file by their names; nothing that the file may hold is run.
-
-    Args:
-        file: in the format of safetensors, or of ``torch.save``; a checkpoint may hold them as ``"state_dict"`` or
-            ``"model"``.
-
-    Example:
-        >>> weights = read_weights(pretrained_file("tf_efficientnet_lite0"))
-        >>> weights["conv_stem.weight"].shape
-        torch.Size([32, 3, 3, 3])
-    """
+    """The tensors of a file by their names, of safetensors or ``torch.save``; nothing that the file may hold is run."""
     try:
         if file.suffix == ".safetensors":
             found: Any = load_file(file)

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,14 +83,8 @@ class Adjustment:
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> Self:
         """From what its file holds."""
-        prior = content.get("prior")
-        return cls(
-            method=content["method"],
-            tau=content["tau"],
-            prior=None if prior is None else tuple(prior),
-            prior_name=content.get("prior_name"),
-            temperature=content.get("temperature"),
-        )
+        values = {item.name: content.get(item.name, item.default) for item in fields(cls)}
+        return cls(**values | {"prior": values["prior"] and tuple(values["prior"])})
 
 
 def choose_adjustment(
@@ -114,10 +108,6 @@ def choose_adjustment(
         tau: τ ≥ 0 of the method.
         prior: the class prior to expect, instead of a method: ``"uniform"``, ``"train"``, or a CSV file with a class
             and its share a row. ``"uniform"`` is logit adjustment with τ = 1.
-
-    Example:
-        >>> choose_adjustment(RunConfig(), ("cat", "owl"), np.array([90, 10]), prior="uniform").slug
-        'logit_adjustment_1'
     """
     with config_errors():
         if method is not None:
@@ -155,14 +145,6 @@ def read_prior(path: Path, classes: tuple[str, ...]) -> np.ndarray[Any, np.dtype
 
     Returns:
         Shares that sum to 1, in the order of the classes, shape (C,).
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
-        ...     _ = file.write("class,images\nowl,30\ncat,10\n")
-        ...     file.flush()
-        ...     read_prior(Path(file.name), ("cat", "owl"))
-        array([0.25, 0.75])
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -192,11 +174,6 @@ def read_prior(path: Path, classes: tuple[str, ...]) -> np.ndarray[Any, np.dtype
 @torch.no_grad()
 def adjust_(layer: nn.Module, adjustment: Adjustment, counts: IntArray) -> None:
     """Change a trained last layer, in place.
-
-    Args:
-        layer: the last layer.
-        adjustment: what to change.
-        counts: training images of each class.
 
     Example:
         >>> layer = nn.Linear(2, 2)

@@ -229,15 +229,7 @@ def find_weights(model: ModelConfig, beside: Path | None = None) -> ModelConfig:
 
 
 def build_order(config: RunConfig, dataset: ImageDataset) -> Order:
-    """Which training images each epoch holds.
-
-    Example:
-        >>> from longtail.lab.config import DataConfig
-        >>> dataset = open_data(RunConfig()).dataset
-        >>> balanced = build_order(RunConfig(data=DataConfig(sampling="class_balanced")), dataset)
-        >>> dataset.train.labels[balanced(0)].bincount()
-        tensor([130, 130, 129, 130, 130, 129, 130, 130, 129, 130])
-    """
+    """Which training images each epoch holds."""
     data = config.data
     if data.sampling == "shuffled":
         return shuffled(len(dataset.train), config.seed)
@@ -268,13 +260,7 @@ def build_network(config: RunConfig, dataset: ImageDataset) -> nn.Module:
 
 @config_errors()
 def load_initial_weights(network: nn.Module, model: ModelConfig, image_size: int | None = None) -> None:
-    """Load the backbone, and the head where it fits and the backbone is not frozen.
-
-    Args:
-        network: changed in place.
-        model: whose initial weights were found.
-        image_size: width and height of the input that the network was built for.
-    """
+    """Load the backbone, and the head where it fits and the backbone is not frozen."""
     source = model.weights_path
     assert source is not None
     file = source / "model.safetensors" if source.is_dir() else source

@@ -20,14 +20,7 @@ METRIC_LISTS = ("recall", "calibration", *DETAILS)
 
 @contextlib.contextmanager
 def damage_named(file: Path | str, where: str = "") -> Iterator[None]:
-    """Whatever is wrong with what a file holds, or with a line of it, becomes an error that names it.
-
-    Example:
-        >>> with damage_named("result.json"):
-        ...     check_result({"run_id": "digits"})
-        Traceback (most recent call last):
-        longtail.lab.config.errors.ConfigError: result.json is damaged: it has no final
-    """
+    """Whatever is wrong with what a file holds, or with a line of it, becomes an error that names it."""
     try:
         yield
     except KeyError as missing:

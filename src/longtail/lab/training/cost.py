@@ -6,6 +6,7 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,39 +29,23 @@ HEADROOM = 1.5
 """Memory of a step over what it keeps for backward: gradients of activations, and what kernels need meanwhile."""
 
 
+@dataclass(frozen=True)
 class Cost:
-    """Memory and time of a training, by image.
+    """Memory and time of a training, by image."""
 
-    Args:
-        fixed_bytes: weights, their gradients and the optimizer's state.
-        image_bytes: what forward keeps for backward.
-        images_per_second: of training.
-        tested_per_second: of testing.
-    """
-
-    def __init__(
-        self, fixed_bytes: float, image_bytes: float, images_per_second: float, tested_per_second: float
-    ) -> None:
-        self.fixed_bytes, self.image_bytes = fixed_bytes, image_bytes
-        self.images_per_second, self.tested_per_second = images_per_second, tested_per_second
+    fixed_bytes: float
+    """Weights, their gradients and the optimizer's state."""
+    image_bytes: float
+    """What forward keeps for backward."""
+    images_per_second: float
+    tested_per_second: float
 
     def bytes_of(self, images: int) -> float:
-        """Memory of a forward and backward pass over this many images.
-
-        Example:
-            >>> Cost(1e6, 2e6, 100.0, 300.0).bytes_of(10) / 1e6
-            31.0
-        """
+        """Memory of a forward and backward pass over this many images."""
         return self.fixed_bytes + HEADROOM * images * self.image_bytes
 
     def seconds(self, config: RunConfig, train_images: int, test_images: int, epoch: int = 0) -> float:
-        """How long the training takes from an epoch on.
-
-        Example:
-            >>> from longtail.lab.recipes import cifar
-            >>> Cost(0, 0, 250.0, 1000.0).seconds(cifar(), 50_000, 10_000) / 3600
-            11.66...
-        """
+        """How long the training takes from an epoch on."""
         epochs = config.optimizer.epochs
         tests = sum(config.is_tested_after(each) for each in range(epoch + 1, epochs + 1))
         return (epochs - epoch) * train_images / self.images_per_second + tests * test_images / self.tested_per_second
@@ -74,16 +59,7 @@ def measure_cost(
     images: Tensor,
     seconds: float = 0.0,
 ) -> Cost:
-    """Run a few images through a copy of the network; neither the network nor the random numbers change.
-
-    Args:
-        config: of the run.
-        fabric: its device and precision.
-        network: as it will be trained.
-        criterion: its loss.
-        images: as many as are run at once.
-        seconds: how long to measure at least: the longer, the less other processes matter.
-    """
+    """Run a few images through a copy of the network; neither the network nor the random numbers change."""
     probe = copy.deepcopy(network).to(fabric.device)
     probe.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     probe.train()
@@ -135,14 +111,7 @@ def _seconds(call: Callable[[], None], device: torch.device, at_least: float) ->
 
 
 def check_memory(config: RunConfig, cost: Cost, available: float | None, processes: int = 1) -> None:
-    """Refuse a batch that cannot fit, and say which micro-batch can.
-
-    Example:
-        >>> check_memory(RunConfig(), Cost(1e9, 1e9, 1.0, 1.0), available=20e9)
-        Traceback (most recent call last):
-        longtail.lab.config.errors.ConfigError: a batch of 128 images needs about 193 GB and 20 GB are free: \
-optimizer.micro_batch_size 8 fits
-    """
+    """Refuse a batch that cannot fit, and say which micro-batch can."""
     optimizer = config.optimizer
     share = -(-optimizer.batch_size // processes)
     images = min(share, optimizer.micro_batch_size or share)

@@ -45,14 +45,7 @@ class Position(Protocol):
 
 
 class Shown:
-    """A bar in a terminal, else lines.
-
-    Args:
-        console: where to show; None is nowhere.
-        description: what the bar begins with.
-        columns: of the bar, after the description.
-        task: how much there is to do, and fields of the columns.
-    """
+    """A bar in a terminal, else lines."""
 
     def __init__(self, console: Console | None, description: str, *columns: ProgressColumn, **task: Any) -> None:
         self.console = console or Console(quiet=True)
@@ -80,13 +73,7 @@ class Shown:
 
 
 class FeatureProgress(Shown):
-    """Shows how many features are computed.
-
-    Args:
-        console: where to; None is nowhere.
-        total: how many there are.
-        name: of the backbone.
-    """
+    """Shows how many features are computed."""
 
     def __init__(self, console: Console | None, total: int, name: str) -> None:
         columns = TextColumn("images,"), TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()

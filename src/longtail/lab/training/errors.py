@@ -32,13 +32,7 @@ class Interrupted(Exception):  # noqa: N818 - it is no error
 
 
 class NotFinished(ConfigError):  # noqa: N818 - it may become so
-    """A run that is not complete yet.
-
-    Example:
-        >>> raise NotFinished(Path("runs/a"))
-        Traceback (most recent call last):
-        longtail.lab.training.errors.NotFinished: runs/a is not finished: resume its training first
-    """
+    """A run that is not complete yet."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path} is not finished: resume its training first")

@@ -96,7 +96,7 @@ def load_run(path: Path | str, adjustment: str | None = None) -> LoadedRun:
             config = replace(config, model=find_weights(config.model, folder.path.parent))
             load_initial_weights(network, config.model, spec["input_size"])
             folder.load_weights(head)
-        attach_head(network, head, config)
+        attach_head(network, head.fc, config)
     if not config.model.saves_head_only:
         folder.load_weights(network)
     counts = np.array(data["train_counts"], dtype=np.int64)
@@ -182,17 +182,7 @@ def _network_and_batches(
 
 
 def open_run_data(path: Path | str, data_dir: Path | None = None) -> ImageDataset:
-    """The data set that a run was trained on, as long as it is there and unchanged.
-
-    Args:
-        path: the run folder.
-        data_dir: where named data sets are.
-
-    Example:
-        >>> open_run_data("nowhere")
-        Traceback (most recent call last):
-        longtail.lab.config.errors.ConfigError: nowhere does not exist
-    """
+    """The data set that a run was trained on, as long as it is there and unchanged."""
     dataset = _own_images(Path(path), RunFolder(Path(path)).config(), data_dir, None)
     assert dataset is not None
     return dataset

@@ -48,11 +48,7 @@ FITTING_STEPS, FITTING_EPOCHS = 300, 30
 
 
 def probe_head(backbone: FrozenBackbone) -> nn.Linear:
-    """The head of a linear probe, trained on features that are in the cache: a function of these and of the seed.
-
-    Args:
-        backbone: with the configuration of the probe and its data.
-    """
+    """The head of a linear probe, trained on features that are in the cache: a function of these and of the seed."""
     config, dataset = backbone.config, backbone.dataset
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -82,16 +78,7 @@ def warm_start(
     workers: int | None = None,
     console: Console | None = None,
 ) -> None:
-    """Give a network that is to be fine-tuned the head of a linear probe, in place.
-
-    Args:
-        network: with its initial weights.
-        config: of the fine-tuning.
-        dataset: its data.
-        fabric: whose first process computes the features that are not in the cache.
-        workers: processes that do so.
-        console: where to show progress.
-    """
+    """Give a network that is to be fine-tuned the head of a linear probe, in place."""
     backbone, wanted = FrozenBackbone(probe_of(config), dataset), [(dataset.train, 0)]
     computed_by_first(fabric, lambda: backbone.compute(wanted, device=fabric.device, workers=workers, console=console))
     classifier(network).load_state_dict(probe_head(backbone).state_dict())
@@ -142,12 +129,7 @@ class Finetuning(NamedTuple):
 
 
 def estimate_finetuning(config: RunConfig, options: RunOptions = RunOptions()) -> Finetuning:
-    """What fine-tuning costs instead of a linear probe, measured on a few images.
-
-    Args:
-        config: of the probe.
-        options: where and how it would run.
-    """
+    """What fine-tuning costs instead of a linear probe, measured on a few images."""
     tuned = finetuning_of(config)
     dataset, _, found = open_data(tuned, options.data_dir)
     fabric = make_fabric(tuned, options.accelerator, 1)

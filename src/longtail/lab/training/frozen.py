@@ -94,12 +94,6 @@ class FrozenBackbone:
             self._network = build_network(self.config, self.dataset)
         return self._network
 
-    def with_head(self, head: nn.Module) -> nn.Module:
-        """The whole network, with a head that was trained on its features."""
-        assert isinstance(head, Head)
-        attach_head(self.network, head, self.config)
-        return self.network
-
     def _requested(self, images: Images, views: int) -> tuple[ImageViews, list[ViewRequest], list[bytes]]:
         """Views of images, with their keys; the images are looked at once."""
         known = self._views.get((id(images), views))
@@ -216,10 +210,6 @@ class Head(nn.Module):
 
     Args:
         layer: the last layer.
-
-    Example:
-        >>> Head(nn.Linear(4, 2))(torch.zeros(3, 4)).shape
-        torch.Size([3, 2])
     """
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -240,13 +230,7 @@ class _L2Linear(nn.Linear):
 
 
 def build_head(config: RunConfig, size: int, classes: int) -> Head:
-    """A new head for features of a size, drawn from PyTorch's global generator.
-
-    Example:
-        >>> from longtail.lab.config import LossConfig
-        >>> build_head(RunConfig(loss=LossConfig(name="sigmoid")), 64, 10).fc.bias[0].item()
-        -2.197...
-    """
+    """A new head for features of a size, drawn from PyTorch's global generator."""
     layer: Any
     if config.loss.cosine_scale is not None:
         layer = NormedLinear(size, classes, config.loss.cosine_scale)
@@ -276,9 +260,8 @@ def head_threads(backbone: FrozenBackbone | None, device: torch.device) -> Itera
         torch.set_num_threads(threads)
 
 
-def attach_head(network: nn.Module, head: Head, config: RunConfig) -> None:
+def attach_head(network: nn.Module, layer: nn.Linear, config: RunConfig) -> None:
     """Put a head that was trained on features into the network that they came from."""
-    layer = head.fc
     if config.model.normalize_features and not isinstance(layer, NormedLinear):
         scaled = _L2Linear(layer.in_features, layer.out_features)
         scaled.load_state_dict(layer.state_dict())

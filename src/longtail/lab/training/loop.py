@@ -14,9 +14,10 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from longtail.lab.config import ConfigError, RunConfig, RunOptions
-from longtail.lab.data import Batch, ImageDataset, LongTailedSubset
+from longtail.lab.data import Batch, ImageDataset, Loader, LongTailedSubset
 from longtail.lab.data.batches import cut
 from longtail.lab.data.loaders import FeatureLoader
+from longtail.lab.models import classifier
 from longtail.lab.models.batch_norm import synchronise_batch_norms
 from longtail.lab.training.build import (
     FusedNetwork,
@@ -32,7 +33,7 @@ from longtail.lab.training.cost import Cost, available_memory, check_memory, dur
 from longtail.lab.training.display import Display
 from longtail.lab.training.errors import Interrupted, TrainingError
 from longtail.lab.training.finetuning import frozen_alternative, training_error, warm_start
-from longtail.lab.training.frozen import FrozenBackbone, build_head, head_threads
+from longtail.lab.training.frozen import FrozenBackbone, attach_head, build_head, head_threads
 from longtail.lab.training.inputs import make_loaders, measure_inputs
 from longtail.lab.training.metrics import ClassifierMetrics, without_details
 from longtail.lab.training.processes import (
@@ -157,17 +158,7 @@ def _complete(config: RunConfig, options: RunOptions, console: Console | None) -
 
 
 class Training:
-    """What is trained, on what, and how far it is.
-
-    Args:
-        config: of the run.
-        options: where and how.
-        fabric: its processes and device.
-        dataset: its images.
-        folder: of the run.
-        network: with its initial weights, or a head for features.
-        backbone: of these features.
-    """
+    """What is trained, on what, and how far it is."""
 
     def __init__(
         self,
@@ -257,7 +248,8 @@ class Training:
         self.folder.write_metrics(self.lines)
         network, best = self.network, self.state.best
         if backbone and not self.config.model.saves_head_only:
-            network = backbone.with_head(network)
+            attach_head(backbone.network, classifier(network), self.config)
+            network = backbone.network
         self.folder.finish(self.config, network, self.lines, self.fabric.world_size, best["epoch"] if best else None)
 
     def display(self, console: Console | None) -> Display:
@@ -299,11 +291,9 @@ def train_epoch(training: Training, stop: Stop, display: Display, checkpoint_min
 
 def tested(training: Training, display: Display) -> dict[str, Any]:
     """How good the network is on the test images."""
-    fabric = training.fabric
-    metrics = ClassifierMetrics(training.dataset.counts, training.config.loss.name, fabric.device)
     display.testing(0)
-    share_buffers(fabric, training.network)
-    found = evaluate_network(fabric, training.network, training.test_loader.epoch(0), metrics, display.testing)
+    share_buffers(training.fabric, training.network)
+    found = evaluated(training, training.test_loader, display)
     epochs = training.config.optimizer.epochs
     if isinstance(training.loader, FeatureLoader) and training.state.epoch + 1 >= epochs:
         found["train_error"] = training_error(training.network, training.loader, epochs)
@@ -316,12 +306,16 @@ def validated(training: Training, display: Display) -> dict[str, Any]:
     """How good the network is on the validation images, if there are any; the best epoch so far is kept."""
     if training.validation_loader is None:
         return {}
-    fabric, config = training.fabric, training.config
-    metrics = ClassifierMetrics(training.dataset.counts, config.loss.name, fabric.device)
-    found = evaluate_network(fabric, training.network, training.validation_loader.epoch(0), metrics, display.testing)
-    if config.keep == "best":
+    found = evaluated(training, training.validation_loader, display)
+    if training.config.keep == "best":
         training.state.keep_best(found["balanced_accuracy"], found["nll"], training.network)
     return {f"validation_{name}": value for name, value in found.items() if not isinstance(value, (dict, list))}
+
+
+def evaluated(training: Training, loader: Loader, display: Display) -> dict[str, Any]:
+    """How good the network is on the images of a loader."""
+    metrics = ClassifierMetrics(training.dataset.counts, training.config.loss.name, training.fabric.device)
+    return evaluate_network(training.fabric, training.network, loader.epoch(0), metrics, display.testing)
 
 
 def train_step(training: Training, batch: Batch) -> None:

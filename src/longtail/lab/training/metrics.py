@@ -108,12 +108,7 @@ def balanced_accuracy_error(recall: FloatArray, images: FloatArray) -> float:
 
 
 def without_details(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Metrics as a line of each epoch has them.
-
-    Example:
-        >>> without_details({"error": 8.5, "confusion": [[0, 0, 9]]})
-        {'error': 8.5}
-    """
+    """Metrics as a line of each epoch has them."""
     return {name: value for name, value in metrics.items() if name not in DETAILS}
 
 
@@ -133,12 +128,7 @@ def log_probabilities(logits: Tensor, loss: str) -> Tensor:
 
 
 def sums_dtype(device: torch.device) -> torch.dtype:
-    """For sums over many images: float64, where the device has it.
-
-    Example:
-        >>> sums_dtype(torch.device("cpu")), sums_dtype(torch.device("mps"))
-        (torch.float64, torch.float32)
-    """
+    """For sums over many images: float64, where the device has it."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

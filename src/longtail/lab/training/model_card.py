@@ -28,14 +28,7 @@ SHARES = {
 
 
 def model_card(config: RunConfig, data: dict[str, Any], final: dict[str, Any], versions: dict[str, str]) -> str:
-    """The card as Markdown.
-
-    Args:
-        config: of the run.
-        data: content of its ``data.json``.
-        final: its metrics on the test images.
-        versions: of the packages that trained it.
-    """
+    """The card as Markdown."""
     counts, classes = data["counts"], data["classes"]
     tested = np.zeros(len(classes))
     for label, _, images in final["confusion"]:

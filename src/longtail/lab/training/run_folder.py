@@ -300,12 +300,7 @@ class RunFolder:
 
 
 def names_of_images(runs: Path, fingerprint: str) -> set[str]:
-    """What the runs of a folder call the images with this fingerprint.
-
-    Example:
-        >>> names_of_images(Path("nowhere"), "0" * 64)
-        set()
-    """
+    """What the runs of a folder call the images with this fingerprint."""
     names = set()
     for file in runs.glob("*/config.json"):
         with contextlib.suppress(ConfigError, OSError, UnicodeDecodeError):  # who needs that run says what is wrong
