@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["atomic_file", "cache_folder", "check_writable", "with_name", "write_atomically"]
-
 
 def with_name(folder: Path) -> Path:
     """The folder by a path that ends in its name, also where it is the current one."""

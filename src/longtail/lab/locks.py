@@ -14,8 +14,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Lock"]
-
 _LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 

@@ -11,8 +11,6 @@ from longtail.lab.config.errors import ConfigError, check_at_most, config_errors
 from longtail.lab.data import CATALOG, FoldOptions, ImageFolderOptions, SubsetOptions
 from longtail.samplers import SAMPLINGS
 
-__all__ = ["DataConfig"]
-
 LARGEST_IMAGE = 10_000
 MOST_VIEWS = 1_000
 
@@ -52,8 +50,7 @@ class DataConfig:
     @config_errors()
     def __post_init__(self) -> None:
         if self.image_size is not None:
-            check_positive_integer("image_size", self.image_size)
-            check_at_most("image_size", self.image_size, LARGEST_IMAGE)
+            check_positive_integer("image_size", self.image_size, LARGEST_IMAGE)
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must be at least 0 and below 1, got {self.validation_fraction}")
         for name in ("mixup", "cutmix", "views"):

@@ -12,8 +12,6 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from longtail._checks import check_choice
 from longtail.lab.config.errors import ConfigError, config_errors
 
-__all__ = ["decode", "encode", "leaves", "with_fields", "without_defaults"]
-
 Config = TypeVar("Config")
 
 

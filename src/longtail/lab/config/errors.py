@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-__all__ = ["ConfigError", "FileError", "check_at_most", "config_errors", "shortest"]
-
 
 class ConfigError(Exception):
     """A configuration or a run folder that cannot be used; the message is one line that names the value or the file."""

@@ -11,8 +11,6 @@ from longtail.lab.config.errors import ConfigError, config_errors, shortest
 from longtail.losses import DEFAULT_BETA, LOSSES, find_loss, owners_of
 from longtail.weights import NORMALIZATIONS, SCHEMES
 
-__all__ = ["LOSS_KWARGS", "WEIGHT_FIELDS", "LossConfig"]
-
 LOSS_KWARGS = tuple(dict.fromkeys(name for kind in LOSSES.values() for name in kind.options))
 """Options that some of the losses take beside class weights: γ, τ, margins and so on."""
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from longtail.lab.config.errors import ConfigError, config_errors
 from longtail.lab.models import CIFAR_MODELS, IMAGENET
 
-__all__ = ["ModelConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:

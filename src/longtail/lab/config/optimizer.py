@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from longtail._checks import check_choice, check_non_negative, check_positive_integer
-from longtail.lab.config.errors import ConfigError, check_at_most, config_errors
-
-__all__ = ["OptimizerConfig"]
+from longtail.lab.config.errors import LARGEST, ConfigError, check_at_most, config_errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +50,7 @@ class OptimizerConfig:
         check_choice("optimizer", self.name, ("sgd", "adamw"))
         check_choice("schedule", self.schedule, ("step", "cosine"))
         for name in ("epochs", "batch_size", "lr_batch_size"):
-            check_positive_integer(name, getattr(self, name))
-            check_at_most(name, getattr(self, name))
+            check_positive_integer(name, getattr(self, name), LARGEST)
         if self.micro_batch_size is not None:
             check_positive_integer("micro_batch_size", self.micro_batch_size)
         for name in ("lr", "momentum", "weight_decay", "warmup_epochs", "lr_decay"):

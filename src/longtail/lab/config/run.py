@@ -20,8 +20,6 @@ from longtail.lab.config.model import ModelConfig
 from longtail.lab.config.optimizer import OptimizerConfig
 from longtail.lab.models import IMAGENET
 
-__all__ = ["RunConfig", "RunOptions"]
-
 VERSION = 2
 FUSED_CLASSES = 30_000
 """From this many classes on, a fused head is as fast as one that holds the logits (benchmarks/linear_heads.py)."""

@@ -11,8 +11,6 @@ import numpy as np
 from longtail._checks import check_positive_integer
 from longtail.counts import IntArray
 
-__all__ = ["BatchPlan", "Order", "Shard", "cut", "in_order", "shuffled"]
-
 Order = Callable[[int], IntArray]
 """From the epoch to its samples, one after the other: what a sampler of any kind is here. All epochs are as long."""
 
@@ -63,11 +61,6 @@ class BatchPlan:
 
     There are as few batches as ``batch_size`` allows, all of the same size or one less, so that none is small at the
     end. The parts of all processes together are the batches of a single process: nothing is left out or repeated.
-
-    Args:
-        order: which samples an epoch holds.
-        batch_size: most samples of a batch, over all processes.
-        shard: the part of this process.
 
     Example:
         >>> plan = BatchPlan(in_order(10), batch_size=4)

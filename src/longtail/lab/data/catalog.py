@@ -23,8 +23,6 @@ from longtail.lab.data.imagenet import open_imagenet
 from longtail.lab.data.inaturalist import open_inaturalist
 from longtail.lab.files import cache_folder
 
-__all__ = ["CATALOG", "OnError", "data_folder", "fetch_dataset", "open_dataset"]
-
 OnError = Literal["stop", "skip"]
 
 INATURALIST = "https://ml-inat-competition-datasets.s3.amazonaws.com"

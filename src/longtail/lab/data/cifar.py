@@ -15,8 +15,6 @@ from longtail.lab.data.dataset import ImageDataset, InMemoryImages
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.fetch import Archive, unpack
 
-__all__ = ["ARCHIVES", "cifar_sources", "open_cifar"]
-
 PIXELS = 3 * 32 * 32
 SITE = "https://www.cs.toronto.edu/~kriz/"
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from longtail.lab.data.errors import DataError
 
-__all__ = ["load_batch"]
-
 
 def load_batch(path: Path) -> dict[Any, Any]:
     """The dictionary in a pickle of the official Python layout; its keys are bytes, as Python 2 wrote them."""

@@ -18,8 +18,6 @@ from longtail.counts import IntArray, check_labels_in_range, class_counts
 from longtail.lab.data.decode import CROP_FRACTION, read_image
 from longtail.lab.data.errors import DataError
 
-__all__ = ["ImageDataset", "ImageFiles", "Images", "InMemoryImages", "InputSpec"]
-
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 

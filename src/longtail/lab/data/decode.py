@@ -21,19 +21,6 @@ from torch.nn import functional as F
 
 from longtail.lab.data.errors import DataError
 
-__all__ = [
-    "CROP_FRACTION",
-    "FORMATS",
-    "centre_box",
-    "check_image",
-    "random_box",
-    "read_crop",
-    "read_image",
-    "read_view",
-    "resize",
-    "shorter_side",
-]
-
 Pixels = npt.NDArray[np.uint8]
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom, in pixels of the image as it is stored."""

@@ -7,8 +7,6 @@ import torch
 
 from longtail.lab.data.dataset import ImageDataset, InMemoryImages
 
-__all__ = ["open_digits"]
-
 TEST_PER_CLASS = 50
 
 

@@ -1,7 +1,5 @@
 """The one error about data."""
 
-__all__ = ["DataError"]
-
 
 class DataError(ValueError):
     """Data that cannot be used; the message is one line that names the file.

@@ -30,8 +30,6 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 from longtail.lab.data.errors import DataError
 from longtail.lab.locks import Lock
 
-__all__ = ["Archive", "fetch", "unpack"]
-
 CHUNK = 1 << 18
 PAUSE = 1.0  # seconds before the attempt that follows one without progress, twice as many after two, and so on
 CONNECTION_LOST = (ConnectionError, TimeoutError, HTTPException, ssl.SSLError)

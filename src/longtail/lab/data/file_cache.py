@@ -22,8 +22,6 @@ from longtail.lab.data.decode import check_image
 from longtail.lab.data.errors import DataError
 from longtail.lab.files import cache_folder, write_atomically
 
-__all__ = ["content_digests", "unreadable_images", "without_unreadable_images"]
-
 VERSION = 4
 """Of the form of what is kept."""
 RACY_NANOSECONDS = 2_000_000_000

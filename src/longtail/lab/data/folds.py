@@ -14,8 +14,6 @@ from longtail.lab.data.dataset import ImageDataset
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.subset import shuffled_by_class
 
-__all__ = ["FoldOptions", "fold_of_groups", "fold_of_samples", "held_out_part", "hold_out_validation"]
-
 MOST_PARTS = 20
 """A held-out part is cut to the nearest of so many."""
 

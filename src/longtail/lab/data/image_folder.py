@@ -22,8 +22,6 @@ from longtail.lab.data.folds import held_out_part
 from longtail.lab.data.image_scan import IMAGE_ENDINGS, list_images
 from longtail.lab.data.list_files import LIST_ENDINGS, Labelled, check_files_exist, read_list
 
-__all__ = ["ImageFolderOptions", "fingerprint", "labelled_images", "open_image_folder"]
-
 TEST_NAMES = ("test", "val", "valid", "validation")
 SPLITS = ("train", *TEST_NAMES)
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from longtail.lab.data.decode import FORMATS
 from longtail.lab.data.errors import DataError
 
-__all__ = ["list_images", "missing_files"]
-
 IMAGE_ENDINGS = tuple(ending for endings in FORMATS.values() for ending in endings)
 
 

@@ -15,8 +15,6 @@ from longtail.lab.data.dataset import ImageDataset, ImageFiles
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.image_scan import list_images
 
-__all__ = ["open_imagenet"]
-
 WORDNET_ID = re.compile(r"n\d{8}")
 KAGGLE_NAMES = Path("LOC_synset_mapping.txt")
 KAGGLE_SOLUTION = Path("LOC_val_solution.csv")

@@ -13,8 +13,6 @@ from longtail.lab.data.dataset import ImageDataset, ImageFiles
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.image_scan import missing_files
 
-__all__ = ["open_inaturalist"]
-
 YEARS = (2017, 2018)
 MEAN = (0.466 * 255, 0.471 * 255, 0.380 * 255)
 STD = (0.195 * 255, 0.194 * 255, 0.192 * 255)

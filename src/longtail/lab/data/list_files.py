@@ -14,8 +14,6 @@ from typing import Any
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.image_scan import IMAGE_ENDINGS, missing_files
 
-__all__ = ["LIST_ENDINGS", "Labelled", "read_list"]
-
 LIST_ENDINGS = (".txt", ".csv", ".tsv")
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path", "img", "img_path")
 LABEL_COLUMNS = ("label", "class", "category", "target", "class_name", "species", "y")

@@ -20,8 +20,6 @@ from longtail.lab.data.decode import read_view, resize
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.mixing import Mixing
 
-__all__ = ["Batch", "FeatureLoader", "Loader", "available_cores", "evaluation_loader", "training_loader"]
-
 
 class Batch(NamedTuple):
     """What a network sees in one step.

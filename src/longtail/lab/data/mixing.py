@@ -12,8 +12,6 @@ from torch.nn import functional as F
 from longtail._checks import check_non_negative, check_positive_integer
 from longtail.lab.data.batches import MIXING
 
-__all__ = ["Mixing"]
-
 
 class Mixing:
     r"""Whole batches mixed on their device: Mixup blends each image with another one, CutMix puts a box of it in.
@@ -24,12 +22,6 @@ class Mixing:
     λ is drawn from Beta(α, α), one for the batch. The box of CutMix has 1-λ of the area, at a random position;
     what of it lies outside the image is cut off, and the label has the λ of what is left. With both, each batch has one
     of them, as often the one as the other. All of it follows from (seed, epoch, batch).
-
-    Args:
-        mixup: α of Mixup, 0 for none.
-        cutmix: α of CutMix, 0 for none.
-        classes: C.
-        seed: of what is drawn.
 
     Example:
         >>> images, labels = torch.rand(3, 1, 8, 8), torch.tensor([0, 1, 2])

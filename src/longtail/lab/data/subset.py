@@ -18,8 +18,6 @@ from longtail.lab.data.dataset import ImageDataset
 from longtail.lab.data.errors import DataError
 from longtail.lab.files import write_atomically
 
-__all__ = ["LongTailedSubset", "SubsetOptions", "long_tailed_subset"]
-
 VERSION = 1
 CLASS_ORDERS = ("label", "size")
 

@@ -12,8 +12,6 @@ from longtail.lab.data.dataset import ImageDataset, Images
 from longtail.lab.data.subset import LongTailedSubset
 from longtail.weights import effective_number
 
-__all__ = ["BETAS", "GROUPS", "class_groups", "describe_groups", "summarize"]
-
 BETAS = (0.9, 0.99, 0.999, 0.9999)
 """Those of the paper."""
 

@@ -17,8 +17,6 @@ from longtail.lab.data.decode import read_view, resize
 from longtail.lab.data.errors import DataError
 from longtail.lab.data.file_cache import content_digests
 
-__all__ = ["ImageViews", "ViewRequest"]
-
 
 class ViewRequest(NamedTuple):
     """One view of one image."""
@@ -36,10 +34,6 @@ class ImageViews(Dataset[Any]):
 
     An augmented view is a pure function of its number and the image's content: a random part of a photograph, or a
     random crop of a padded image in memory, mirrored or not where a mirrored image still shows its class.
-
-    Args:
-        dataset: how its images are scaled, cropped and normalised.
-        images: some of its images.
     """
 
     def __init__(self, dataset: ImageDataset, images: Images) -> None:

@@ -18,19 +18,6 @@ from longtail.lab.models.cifar_resnet import CIFAR_MODELS, CifarResNet
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = [
-    "DEFAULT_BACKBONE",
-    "build_backbone",
-    "check_model",
-    "classifier",
-    "feature_size",
-    "import_timm",
-    "input_spec",
-    "pooled_features",
-    "pretrained_config",
-    "replace_classifier",
-]
-
 DEFAULT_BACKBONE = "tf_efficientnet_lite0"
 """For photographs: its ImageNet weights are installed with the lab."""
 

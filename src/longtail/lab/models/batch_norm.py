@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-__all__ = ["SyncBatchNorm2d", "synchronise_batch_norms"]
-
 
 class SyncBatchNorm2d(nn.BatchNorm2d):
     """Batch norm with the statistics of the whole batch; PyTorch's own does that on accelerators only."""

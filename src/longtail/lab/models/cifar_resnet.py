@@ -5,8 +5,6 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["CIFAR_DEPTHS", "CIFAR_MODELS", "CifarResNet"]
-
 CIFAR_DEPTHS = (8, 14, 20, 32, 44, 56, 110)
 CIFAR_MODELS = tuple(f"resnet{depth}" for depth in CIFAR_DEPTHS)
 WIDTHS = (16, 32, 64)

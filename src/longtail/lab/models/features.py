@@ -34,18 +34,6 @@ from longtail.lab.files import cache_folder, write_atomically
 from longtail.lab.locks import Lock
 from longtail.lab.models.backbones import classifier_name, pooled_features
 
-__all__ = [
-    "SHARD_SIZE",
-    "Extractor",
-    "FeatureStore",
-    "backbone_sha256",
-    "cached_features",
-    "clear_features",
-    "compute_features",
-    "feature_identity",
-    "store_features",
-]
-
 SHARD_SIZE = 256
 """Images of a shard: what is lost at most when a process is killed."""
 BATCH_SIZE = 32
@@ -86,9 +74,6 @@ class FeatureStore:
 
     A shard is named by the SHA-256 of its content: one that was damaged is deleted, and its features are missing.
     Rows that were read stay in memory.
-
-    Args:
-        identity: what the features depend on beside the images, as :func:`feature_identity` returns it.
     """
 
     def __init__(self, identity: Mapping[str, Any]) -> None:

@@ -25,8 +25,6 @@ from longtail.lab.models.backbones import (
 )
 from longtail.lab.models.cifar_resnet import CIFAR_MODELS
 
-__all__ = ["IMAGENET", "load_weights", "pretrained_file", "read_weights", "sha256_of"]
-
 IMAGENET = "imagenet"
 """Names the pretrained weights that timm gives to a model by default."""
 

@@ -21,8 +21,6 @@ from longtail.heads import NormedLinear, adjust_logits
 from longtail.lab.config import ConfigError, RunConfig, config_errors, shortest
 from longtail.lab.training.metrics import ClassifierMetrics, log_probabilities
 
-__all__ = ["METHODS", "Adjustment", "adjust_", "choose_adjustment", "fit_temperature", "read_prior"]
-
 METHODS = ("tau_norm", "logit_adjustment")
 
 TEMPERATURES = (0.05, 20.0)
@@ -137,15 +135,7 @@ def choose_adjustment(
 
 
 def read_prior(path: Path, classes: tuple[str, ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    r"""Class shares from a CSV file with a class and its share, or its number of images, in each row.
-
-    Args:
-        path: the file; a first row without a number names the columns.
-        classes: names, each of which must be there once.
-
-    Returns:
-        Shares that sum to 1, in the order of the classes, shape (C,).
-    """
+    """Class shares from a CSV file with a class and its share, or its number of images, in each row."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]

@@ -51,21 +51,6 @@ from longtail.samplers import class_aware_order
 from longtail.schedules import DeferredReweighting
 from longtail.weights import class_weights
 
-__all__ = [
-    "FusedNetwork",
-    "OpenedData",
-    "build_loss",
-    "build_network",
-    "build_optimizer",
-    "build_order",
-    "find_weights",
-    "follow_schedule",
-    "identify",
-    "load_initial_weights",
-    "open_data",
-    "with_fused_head",
-]
-
 SAMPLED = 20
 """Images whose size stands for that of all."""
 

@@ -22,8 +22,6 @@ from longtail.lab.training.processes import AGREE_EVERY, total
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["ADVICE", "State", "load_checkpoint", "save_checkpoint"]
-
 LATEST, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 NEVER = 2**31 - 1
 ADVICE = "try a lower optimizer.lr or more optimizer.warmup_epochs"
@@ -154,10 +152,6 @@ def load_checkpoint(
     """The latest state that is whole, if there is one, and what was wrong with the others.
 
     Loading runs no code that a file may hold.
-
-    Args:
-        folder: of the run.
-        check: what raises an error of a state that is something else.
     """
     notes: list[str] = []
     there = [folder / name for name in (LATEST, PREVIOUS) if (folder / name).exists()]

@@ -12,8 +12,6 @@ from longtail.lab.config import ConfigError
 from longtail.lab.data import GROUPS
 from longtail.lab.training.metrics import DETAILS
 
-__all__ = ["check_adjustment", "check_data", "check_epoch", "check_preprocessing", "check_result", "damage_named"]
-
 METRIC_LISTS = ("recall", "calibration", *DETAILS)
 """Metrics that are lists: for each class, for each bin of the confidence, and for each cell of the confusion matrix."""
 

@@ -20,8 +20,6 @@ from longtail.lab.training.errors import TrainingError
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Cost", "available_memory", "check_memory", "duration", "enough_memory", "measure_cost", "speed"]
-
 STATES = {"sgd": 1, "adamw": 2}
 """Tensors of the size of the weights that the optimizer keeps."""
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from rich.console import Console
@@ -23,7 +23,8 @@ from rich.progress import (
 from longtail.lab.training.cost import duration, speed
 from longtail.lab.training.errors import Interrupted
 
-__all__ = ["Display", "FeatureProgress"]
+if TYPE_CHECKING:
+    from longtail.lab.training.checkpoint import State
 
 LINE_SECONDS = 60.0
 """Without a terminal there is a line at least this often."""
@@ -35,13 +36,6 @@ SETTLED_SECONDS = 2.0
 
 CURVE = 40
 """Characters of a curve at most."""
-
-
-class Position(Protocol):
-    """Where a training is."""
-
-    epoch: int
-    step: int
 
 
 class Shown:
@@ -116,16 +110,7 @@ class FeatureProgress(Shown):
 
 
 class Display(Shown):
-    """Shows a training, and writes TensorBoard's events.
-
-    Args:
-        folder: of the run; None writes nothing.
-        console: where to show; None is nowhere.
-        epochs: of the whole training.
-        steps: of an epoch.
-        start: where the training resumes.
-        report: takes the share of the training that is done, and the seconds that the rest takes.
-    """
+    """Shows a training, and writes TensorBoard's events."""
 
     def __init__(
         self,
@@ -133,7 +118,7 @@ class Display(Shown):
         console: Console | None,
         epochs: int,
         steps: int,
-        start: Position,
+        start: State,
         report: Callable[[float, float], None] = lambda share, seconds: None,
     ) -> None:
         columns = TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[errors]}")
@@ -154,7 +139,7 @@ class Display(Shown):
         if self.events:
             self.events.close()
 
-    def step(self, now: Position) -> None:
+    def step(self, now: State) -> None:
         """A step was made."""
         done, clock = now.epoch * self.steps + now.step, time.monotonic()
         if not self.console.quiet:  # as that of a worker, to which it would cost a tenth of the step of a head

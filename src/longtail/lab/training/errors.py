@@ -6,8 +6,6 @@ from pathlib import Path
 
 from longtail.lab.config import ConfigError
 
-__all__ = ["Interrupted", "NotFinished", "RunInUse", "TrainingError"]
-
 
 class TrainingError(RuntimeError):
     """A training that went wrong; the message is one line.

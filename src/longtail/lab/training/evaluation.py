@@ -31,8 +31,6 @@ from longtail.lab.training.prediction import PREDICTION_BATCH, Transform, read_b
 from longtail.lab.training.processes import make_fabric
 from longtail.lab.training.run_folder import RunFolder, versions
 
-__all__ = ["LoadedRun", "adjust_run", "evaluate_run", "load_run", "open_run_data"]
-
 
 @dataclass(frozen=True)
 class LoadedRun:

@@ -25,8 +25,6 @@ from longtail.lab.training.metrics import log_probabilities
 from longtail.lab.training.prediction import Transform
 from longtail.lab.training.run_folder import RunFolder, versions
 
-__all__ = ["ExportedModel", "export_run", "load_exported"]
-
 TOLERANCE = 1e-4
 """How much an output of ONNX Runtime may differ from that of PyTorch; of logits above 1, relative to the largest."""
 

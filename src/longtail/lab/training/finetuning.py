@@ -30,16 +30,6 @@ from longtail.lab.training.processes import computed_by_first, make_fabric
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = [
-    "Finetuning",
-    "estimate_finetuning",
-    "frozen_alternative",
-    "is_underfitted",
-    "probe_head",
-    "training_error",
-    "warm_start",
-]
-
 UNDERFITTED = 1.0
 """Training error, in %, above which a head does not fit its training images: 0.1% on photographs (Caltech-101), but
 10.9% on digits (results/photographs)."""

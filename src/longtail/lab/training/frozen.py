@@ -35,8 +35,6 @@ from longtail.lab.training.display import FeatureProgress
 from longtail.lab.training.errors import Interrupted
 from longtail.lab.training.processes import stop_signals
 
-__all__ = ["FrozenBackbone", "Head", "MissingViews", "attach_head", "build_head", "head_threads"]
-
 POLL_SECONDS = 0.2
 MEASURED = 16
 """Images that the time of all is estimated from."""
@@ -161,12 +159,6 @@ class FrozenBackbone:
         console: Console | None = None,
     ) -> None:
         """Compute what is not in the cache; another process that does so is waited for.
-
-        Args:
-            splits: images and their augmented views; all images of the run by default.
-            device: where to compute.
-            workers: processes; one for each core, up to 8, by default.
-            console: where to show progress.
 
         Raises:
             Interrupted: by SIGINT or SIGTERM; what was written stays.

@@ -19,8 +19,6 @@ from longtail.lab.training.frozen import FrozenBackbone, Head
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["EVALUATION_BATCH", "make_loaders", "measure_inputs"]
-
 EVALUATION_BATCH = 500
 MOST_FEATURES = 1024
 """With which a head is measured."""

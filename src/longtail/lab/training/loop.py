@@ -51,8 +51,6 @@ from longtail.lab.training.run_folder import RunFolder
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["evaluate_network", "train"]
-
 FEW_STEPS = 3
 HEAD_SECONDS = 5.0
 """Least time between checkpoints after epochs of a head, each of which takes milliseconds."""

@@ -18,17 +18,6 @@ from longtail.losses import LOSSES
 
 FloatArray = npt.NDArray[np.float64]
 
-__all__ = [
-    "DETAILS",
-    "ClassifierMetrics",
-    "balanced_accuracy_error",
-    "log_probabilities",
-    "rarest_quarter",
-    "sums_dtype",
-    "wilson_interval",
-    "without_details",
-]
-
 BINS = 15
 
 DETAILS = ("precision", "f1", "recall_interval", "precision_interval", "confusion", "mistakes")
@@ -63,13 +52,6 @@ def wilson_interval(successes: FloatArray, trials: FloatArray) -> FloatArray:
 
     Shapes: successes and trials (C,); limits (C, 2), NaN where there are no trials.
 
-    Args:
-        successes: k.
-        trials: n.
-
-    Returns:
-        Lower and upper limits.
-
     Example:
         >>> wilson_interval(np.array([8.0, 10.0]), np.array([10.0, 10.0])).round(3)
         array([[0.49 , 0.943],
@@ -94,10 +76,6 @@ def balanced_accuracy_error(recall: FloatArray, images: FloatArray) -> float:
 
     Two successes and two failures are added to each class (Agresti and Coull), so that a class of few images, all of
     them right, still counts as uncertain. Shapes: (C,), classes with test images.
-
-    Args:
-        recall: of each class.
-        images: test images of each class.
 
     Example:
         >>> round(balanced_accuracy_error(np.array([0.9, 0.5]), np.array([100.0, 10.0])), 3)

@@ -12,8 +12,6 @@ import numpy as np
 from longtail.lab.config import RunConfig
 from longtail.lab.training.metrics import NORMAL_QUANTILE, balanced_accuracy_error, wilson_interval
 
-__all__ = ["model_card"]
-
 WORST, FEW_IMAGES = 10, 10
 """How many classes the card lists, and fewer test images than which say little about one."""
 

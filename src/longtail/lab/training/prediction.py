@@ -18,8 +18,6 @@ from longtail.lab.data import DataError, InputSpec
 from longtail.lab.data.decode import read_image, read_view, resize
 from longtail.lab.data.loaders import available_cores
 
-__all__ = ["PREDICTION_BATCH", "Transform", "predict", "read_batches"]
-
 PREDICTION_BATCH = 32
 
 

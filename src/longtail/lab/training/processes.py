@@ -19,17 +19,6 @@ from longtail.lab.training.run_folder import RunFolder
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = [
-    "Stop",
-    "computed_by_first",
-    "gathered",
-    "make_fabric",
-    "opened_by_first",
-    "share_buffers",
-    "stop_signals",
-    "total",
-]
-
 AGREE_EVERY = 10
 """Steps after which several processes ask one another whether to stop or to save."""
 

@@ -31,8 +31,6 @@ from longtail.lab.training.errors import NotFinished, RunInUse, TrainingError
 from longtail.lab.training.metrics import without_details
 from longtail.lab.training.model_card import model_card
 
-__all__ = ["RunFolder", "names_of_images"]
-
 LOCATIONS = {name: leaves(RunConfig)[name] for name in ("path", "test_data", "image_root", "weights_path")}
 """Fields of a configuration that say where things were found; they are kept in ``data.json``."""
 
@@ -238,12 +236,7 @@ class RunFolder:
     ) -> None:
         """Write the weights, the model card, and then the result: whoever finds it finds a complete run.
 
-        Args:
-            config: of the run.
-            network: with the weights to keep.
-            epochs: the metrics of each epoch.
-            processes: how many trained it.
-            kept: the epoch that the weights are of; the last one by default.
+        ``kept`` is the epoch that the weights are of, the last one by default.
         """
         weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
         # A single entry of metadata: several have no fixed order in the file, and the same run is the same file.
