@@ -26,6 +26,7 @@ from longtail.lab.training import (
     Interrupted,
     RunFolder,
     adjust_run,
+    build,
     display,
     evaluate_run,
     frozen,
@@ -127,7 +128,7 @@ def test_the_head_on_features_is_the_head_of_the_network(photos, tmp_path, loss,
     dataset = open_data(run.config).dataset
     backbone = frozen.FrozenBackbone(run.config, dataset)
     backbone.compute()
-    head = frozen.build_head(run.config, 1280, 4)
+    head = build.build_head(run.config, 1280, 4)
     RunFolder(path).load_weights(head)
     with torch.no_grad():
         whole = torch.cat([run.model(batch.images) for batch in evaluation_loader(dataset, 8).epoch(0)])

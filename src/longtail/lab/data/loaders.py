@@ -6,11 +6,12 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from longtail.counts import IntArray
@@ -39,7 +40,7 @@ class Batch(NamedTuple):
     """Samples of the batch over all processes."""
 
 
-class Loader(Protocol):
+class Loader:
     """Batches, epoch by epoch.
 
     Example:
@@ -49,11 +50,22 @@ class Loader(Protocol):
         (11, 3)
     """
 
+    def __init__(self, plan: BatchPlan, mixing: Mixing | None) -> None:
+        self.plan, self.mixing = plan, mixing
+
     def __len__(self) -> int:
         """Batches of an epoch."""
+        return len(self.plan)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from batch ``start`` on: a run resumes where it stopped."""
+        for batch, (inputs, labels) in enumerate(self._read(epoch, start), start):
+            if self.mixing:
+                inputs, labels = self.mixing(inputs, labels, epoch, batch)
+            yield Batch(inputs, labels, self.plan.part(batch)[1])
+
+    def _read(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        raise NotImplementedError
 
 
 def training_loader(
@@ -184,27 +196,7 @@ class _Normalise:
         return torch.addcmul(shift, values, scale, out=values)
 
 
-class _BatchLoader:
-    """What all loaders share: batches by a plan, mixed or not."""
-
-    def __init__(self, plan: BatchPlan, mixing: Mixing | None) -> None:
-        self.plan, self.mixing = plan, mixing
-
-    def __len__(self) -> int:
-        return len(self.plan)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from batch ``start`` on."""
-        for batch, (inputs, labels) in enumerate(self._read(epoch, start), start):
-            if self.mixing:
-                inputs, labels = self.mixing(inputs, labels, epoch, batch)
-            yield Batch(inputs, labels, self.plan.part(batch)[1])
-
-    def _read(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        raise NotImplementedError
-
-
-class _InMemoryLoader(_BatchLoader):
+class _InMemoryLoader(Loader):
     """Batches of what is in memory on the device."""
 
     def __init__(self, plan: BatchPlan, mixing: Mixing | None, labels: Tensor) -> None:
@@ -278,63 +270,29 @@ class _ImageLoader(_InMemoryLoader):
         super().__init__(plan, mixing, images.labels.to(normalise.device))
         self.images, self.normalise = images.images.to(normalise.device), normalise
         self.size, self.interpolation, self.channels = dataset.input_size, dataset.interpolation, len(dataset.mean)
-        self.crops = None
-        if augment_seed is not None:
-            self.crops = _PadCropFlip(self.images, dataset.pad, dataset.flip, augment_seed)
+        self.pad, self.flip, self.augment_seed = dataset.pad, dataset.flip, augment_seed
 
     def _draw(self, epoch: int, order: IntArray) -> IntArray:
-        return order if self.crops is None else self.crops.draw(epoch, len(order))
+        if self.augment_seed is None:
+            return order
+        choices = (2 if self.flip else 1, 2 * self.pad + 1, 2 * self.pad + 1)
+        return np.random.default_rng([self.augment_seed, epoch, CROPS]).integers(0, choices, (len(order), 3))
 
     def _take(self, samples: Tensor, drawn: Tensor) -> Tensor:
-        pixels = self.images[samples] if self.crops is None else self.crops.take(samples, drawn)
+        pixels = self.images.index_select(0, samples)
+        if self.augment_seed is not None:
+            pixels = _crop(pixels, self.pad, *drawn.T)
         if self.size is not None and len(pixels):
             pixels = resize(pixels, self.size, self.interpolation).expand(-1, self.channels, -1, -1)
         return self.normalise(pixels)
 
 
-class _PadCropFlip:
-    """Random crops of padded images, mirrored or not.
-
-    The images of a batch are put into the middle of black ones, and mirrored beside that. A row of a crop is a run of
-    bytes that can start anywhere in there. All such runs, which overlap, are the rows of ``runs``, so a batch of crops
-    is a single selection of rows. Padded batch by batch: all images, padded and mirrored, are three times the data set.
-    """
-
-    def __init__(self, images: Tensor, pad: int, flip: bool, seed: int) -> None:
-        self.images, self.pad, self.seed = images, pad, seed
-        channels, height, width = images.shape[1:]
-        self.choices = [2 if flip else 1, 2 * pad + 1, 2 * pad + 1]
-        self.padded_shape = self.choices[0], channels, height + 2 * pad, width + 2 * pad
-        self.sample_step, mirrored, channel, row, _ = images.new_empty((0, *self.padded_shape)).stride()
-        self.steps = mirrored, row, 1
-        planes, rows = (torch.arange(size, device=images.device) for size in (channels, height))
-        self.starts = (planes[:, None] * channel + rows * row).flatten()
-        self._make_room(1)
-
-    def _make_room(self, count: int) -> None:
-        """For the images of a batch, and all later ones: the edges stay black."""
-        width = self.images.shape[3]
-        self.padded = self.images.new_zeros((count, *self.padded_shape))
-        self.runs = self.padded.view(-1).as_strided((self.padded.numel() - width + 1, width), (1, 1))
-        self.samples = torch.arange(count, device=self.images.device) * self.sample_step
-
-    def draw(self, epoch: int, count: int) -> IntArray:
-        """For each sample of an epoch, how far its crop is from the first one: mirrored or not, rows, columns."""
-        drawn = np.random.default_rng([self.seed, epoch, CROPS]).integers(0, self.choices, (count, 3))
-        offsets: IntArray = drawn @ np.array(self.steps)
-        return offsets
-
-    def take(self, chosen: Tensor, drawn: Tensor) -> Tensor:
-        count = len(chosen)
-        if count > len(self.padded):
-            self._make_room(count)
-        images = self.images.index_select(0, chosen)
-        inside = slice(self.pad, -self.pad or None)
-        for side, shown in enumerate((images, images.flip(3))[: self.choices[0]]):
-            self.padded[:count, side, :, inside, inside] = shown
-        first = self.samples[:count] + drawn
-        crops = self.runs.index_select(0, (first[:, None] + self.starts).flatten())
-        return crops.view(-1, *images.shape[1:])
+def _crop(images: Tensor, pad: int, mirrored: Tensor, top: Tensor, left: Tensor) -> Tensor:
+    """A crop of each image of its own size, mirrored first or not, from the image in a black frame."""
+    height, width = images.shape[2:]
+    shown = torch.where(mirrored.bool()[:, None, None, None], images.flip(3), images)
+    windows = F.pad(shown, (pad,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    return windows[torch.arange(len(images), device=images.device), :, top, left]
 
 
 class _Crops(Dataset[Any]):
@@ -382,7 +340,7 @@ class _Requests:
             yield [(self.epoch, *request) for request in zip(positions, order[part].tolist(), strict=True)]
 
 
-class _FileLoader(_BatchLoader):
+class _FileLoader(Loader):
     """Batches of image files, read by worker processes."""
 
     def __init__(

@@ -11,10 +11,9 @@ from longtail.lab.config import RunConfig, RunOptions
 from longtail.lab.data.views import ImageViews, ViewRequest
 from longtail.lab.models.features import store_features
 from longtail.lab.training import Interrupted, RunFolder, RunInUse, open_data, train
-from longtail.lab.training.build import build_network
-from longtail.lab.training.cost import available_memory, check_memory
-from longtail.lab.training.frozen import FrozenBackbone, build_head
-from longtail.lab.training.inputs import measure_inputs
+from longtail.lab.training.build import build_head, build_network
+from longtail.lab.training.cost import available_memory, check_memory, measure_inputs
+from longtail.lab.training.frozen import FrozenBackbone
 from longtail.lab.training.processes import make_fabric
 
 __all__ = ["FeatureShard", "Outcome", "Task", "perform"]

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from longtail.counts import IntArray
 from longtail.fused import FusedLinearLoss
-from longtail.lab.config import ConfigError, DataConfig, ModelConfig, RunConfig, config_errors
+from longtail.heads import NormedLinear, init_classifier_bias_
+from longtail.lab.config import ConfigError, DataConfig, ModelConfig, RunConfig, RunOptions, config_errors
 from longtail.lab.data import (
     DataError,
     ImageDataset,
     ImageFiles,
     InMemoryImages,
     InputSpec,
+    Loader,
     LongTailedSubset,
+    Shard,
+    evaluation_loader,
     fingerprint,
     open_dataset,
+    training_loader,
 )
 from longtail.lab.data.batches import Order, shuffled
 from longtail.lab.data.dataset import Images
 from longtail.lab.data.decode import shorter_side
 from longtail.lab.data.folds import hold_out_validation
+from longtail.lab.data.loaders import FeatureLoader
+from longtail.lab.data.mixing import Mixing
 from longtail.lab.models import (
     CIFAR_MODELS,
     IMAGENET,
@@ -41,6 +49,7 @@ from longtail.lab.models import (
     load_weights,
     pooled_features,
     pretrained_file,
+    replace_classifier,
     sha256_of,
 )
 from longtail.lab.models.backbones import import_timm
@@ -51,6 +60,12 @@ from longtail.samplers import class_aware_order
 from longtail.schedules import DeferredReweighting
 from longtail.weights import class_weights
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from longtail.lab.training.frozen import FrozenBackbone
+
+EVALUATION_BATCH = 500
 SAMPLED = 20
 """Images whose size stands for that of all."""
 
@@ -359,3 +374,81 @@ def with_fused_head(config: RunConfig, network: nn.Module, criterion: nn.Module)
     """The network as it is trained: fused with its loss if the configuration, or the number of classes, asks for it."""
     is_fused = config.fuses_head(classifier(network).out_features)
     return FusedNetwork(network, criterion) if is_fused else network
+
+
+class Head(nn.Module):
+    """The last layer of a network alone, on features.
+
+    Args:
+        layer: the last layer.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.fc = layer
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits of shape (N, C) of features of shape (N, D)."""
+        logits: Tensor = self.fc(features)
+        return logits
+
+
+class _L2Linear(nn.Linear):
+    """A linear layer that scales its input to length 1."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(F.normalize(features))
+
+
+def build_head(config: RunConfig, size: int, classes: int) -> Head:
+    """A new head for features of a size, drawn from PyTorch's global generator."""
+    layer: Any
+    if config.loss.cosine_scale is not None:
+        layer = NormedLinear(size, classes, config.loss.cosine_scale)
+    else:
+        layer = nn.Linear(size, classes)
+        nn.init.normal_(layer.weight, std=0.01)
+        nn.init.zeros_(layer.bias)
+        if config.loss.is_sigmoid:
+            init_classifier_bias_(layer)
+    return Head(layer)
+
+
+def attach_head(network: nn.Module, layer: nn.Linear, config: RunConfig) -> None:
+    """Put a head that was trained on features into the network that they came from."""
+    if config.model.normalize_features and not isinstance(layer, NormedLinear):
+        scaled = _L2Linear(layer.in_features, layer.out_features)
+        scaled.load_state_dict(layer.state_dict())
+        layer = scaled
+    replace_classifier(network, layer)
+
+
+def make_loaders(
+    config: RunConfig,
+    options: RunOptions,
+    fabric: Fabric,
+    dataset: ImageDataset,
+    backbone: FrozenBackbone | None = None,
+) -> Mapping[str, Loader]:
+    """Batches of training, test and, if there are any, validation images, or of their features in memory."""
+    data, batch_size, order = config.data, config.optimizer.batch_size, build_order(config, dataset)
+    shared: dict[str, Any] = {"shard": Shard(fabric.global_rank, fabric.world_size), "device": fabric.device}
+    evaluated = {"test": dataset.test} | ({} if dataset.validation is None else {"validation": dataset.validation})
+    if backbone is not None:
+        mixing = Mixing(data.mixup, classes=len(dataset.classes), seed=config.seed)
+        features, labels = backbone.features(dataset.train, data.views), dataset.train.labels
+        train = FeatureLoader(features, labels, batch_size, order=order, seed=config.seed, mixing=mixing, **shared)
+        loaders: dict[str, Loader] = {"train": train}
+        for name, images in evaluated.items():
+            loaders[name] = FeatureLoader(backbone.features(images), images.labels, EVALUATION_BATCH, **shared)
+        return loaders
+    shared["workers"] = options.workers
+    alphas: dict[str, Any] = {"mixup": data.mixup, "cutmix": data.cutmix}
+    return {
+        "train": training_loader(
+            dataset, batch_size, seed=config.seed, order=order, augment=data.augment, **alphas, **shared
+        )
+    } | {
+        name: evaluation_loader(dataset, EVALUATION_BATCH, images=images, **shared)
+        for name, images in evaluated.items()
+    }

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from longtail.lab.config import ConfigError, RunConfig
-from longtail.lab.training.build import FusedNetwork, with_fused_head
+from longtail.lab.data import ImageDataset, InMemoryImages, InputSpec
+from longtail.lab.training.build import FusedNetwork, Head, build_loss, with_fused_head
 from longtail.lab.training.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 STATES = {"sgd": 1, "adamw": 2}
 """Tensors of the size of the weights that the optimizer keeps."""
+
+MOST_FEATURES = 1024
+"""With which a head is measured."""
 
 HEADROOM = 1.5
 """Memory of a step over what it keeps for backward: gradients of activations, and what kernels need meanwhile."""
@@ -47,6 +51,27 @@ class Cost:
         epochs = config.optimizer.epochs
         tests = sum(config.is_tested_after(each) for each in range(epoch + 1, epochs + 1))
         return (epochs - epoch) * train_images / self.images_per_second + tests * test_images / self.tested_per_second
+
+
+def measure_inputs(
+    config: RunConfig,
+    fabric: Fabric,
+    dataset: ImageDataset,
+    network: nn.Module,
+    seconds: float = 0.0,
+    photographs: int = 8,
+) -> Cost:
+    """Memory and time of a network, or of a head alone on features of a frozen backbone."""
+    if isinstance(network, Head):
+        inputs = torch.zeros(min(MOST_FEATURES, config.optimizer.batch_size), network.fc.in_features)
+    else:
+        images, size = dataset.train, dataset.input_size
+        if size is None and isinstance(images, InMemoryImages):
+            inputs = torch.zeros(min(64, config.optimizer.batch_size), *images.images.shape[1:])
+        else:
+            size = size or InputSpec.input_size
+            inputs = torch.zeros(photographs, 3, size, size)
+    return measure_cost(config, fabric, network, build_loss(config, dataset.counts), inputs, seconds)
 
 
 def measure_cost(

@@ -22,9 +22,15 @@ from longtail.lab.data.image_folder import labelled_images
 from longtail.lab.data.loaders import FeatureLoader
 from longtail.lab.models import build_model, classifier, feature_size
 from longtail.lab.training.adjustments import Adjustment, adjust_, choose_adjustment, fit_temperature
-from longtail.lab.training.build import find_weights, load_initial_weights, open_data
-from longtail.lab.training.frozen import FrozenBackbone, attach_head, build_head
-from longtail.lab.training.inputs import EVALUATION_BATCH
+from longtail.lab.training.build import (
+    EVALUATION_BATCH,
+    attach_head,
+    build_head,
+    find_weights,
+    load_initial_weights,
+    open_data,
+)
+from longtail.lab.training.frozen import FrozenBackbone
 from longtail.lab.training.loop import evaluate_network
 from longtail.lab.training.metrics import ClassifierMetrics, log_probabilities
 from longtail.lab.training.prediction import PREDICTION_BATCH, Transform, read_batches

@@ -15,6 +15,7 @@ from longtail.lab.data.loaders import FeatureLoader
 from longtail.lab.models import IMAGENET, classifier
 from longtail.lab.recipes import finetuning_of, probe_of
 from longtail.lab.training.build import (
+    build_head,
     build_loss,
     build_network,
     build_optimizer,
@@ -22,9 +23,8 @@ from longtail.lab.training.build import (
     follow_schedule,
     open_data,
 )
-from longtail.lab.training.cost import Cost, duration
-from longtail.lab.training.frozen import FrozenBackbone, build_head
-from longtail.lab.training.inputs import measure_inputs
+from longtail.lab.training.cost import measure_inputs
+from longtail.lab.training.frozen import FrozenBackbone
 from longtail.lab.training.processes import computed_by_first, make_fabric
 
 if TYPE_CHECKING:
@@ -72,21 +72,6 @@ def warm_start(
     backbone, wanted = FrozenBackbone(probe_of(config), dataset), [(dataset.train, 0)]
     computed_by_first(fabric, lambda: backbone.compute(wanted, device=fabric.device, workers=workers, console=console))
     classifier(network).load_state_dict(probe_head(backbone).state_dict())
-
-
-def frozen_alternative(config: RunConfig, cost: Cost, images: int) -> str:
-    """How long features of the frozen backbone would take instead, for a backbone that is fine-tuned.
-
-    Example:
-        >>> from longtail.lab.recipes import finetune
-        >>> frozen_alternative(finetune(), Cost(0, 0, 17.0, 40.0), 8_677)
-        '; the frozen backbone takes 3 min 37 s'
-        >>> frozen_alternative(RunConfig(), Cost(0, 0, 17.0, 40.0), 8_677)
-        ''
-    """
-    if not config.model.warm_start:
-        return ""
-    return f"; the frozen backbone takes {duration(images / cost.tested_per_second)}"
 
 
 @torch.no_grad()

@@ -8,20 +8,19 @@ import functools
 import json
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longtail.heads import NormedLinear, init_classifier_bias_
 from longtail.lab.config import RunConfig
 from longtail.lab.data import ImageDataset
 from longtail.lab.data.dataset import Images
 from longtail.lab.data.loaders import available_cores
 from longtail.lab.data.views import ImageViews, ViewRequest
-from longtail.lab.models import feature_size, replace_classifier
+from longtail.lab.models import feature_size
 from longtail.lab.models.features import (
     Extractor,
     FeatureStore,
@@ -197,44 +196,6 @@ def _processes(workers: int | None) -> int:
     return min(8, available_cores()) if workers is None else workers
 
 
-class Head(nn.Module):
-    """The last layer of a network alone, on features.
-
-    Args:
-        layer: the last layer.
-    """
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.fc = layer
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Logits of shape (N, C) of features of shape (N, D)."""
-        logits: Tensor = self.fc(features)
-        return logits
-
-
-class _L2Linear(nn.Linear):
-    """A linear layer that scales its input to length 1."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        return super().forward(F.normalize(features))
-
-
-def build_head(config: RunConfig, size: int, classes: int) -> Head:
-    """A new head for features of a size, drawn from PyTorch's global generator."""
-    layer: Any
-    if config.loss.cosine_scale is not None:
-        layer = NormedLinear(size, classes, config.loss.cosine_scale)
-    else:
-        layer = nn.Linear(size, classes)
-        nn.init.normal_(layer.weight, std=0.01)
-        nn.init.zeros_(layer.bias)
-        if config.loss.is_sigmoid:
-            init_classifier_bias_(layer)
-    return Head(layer)
-
-
 @contextlib.contextmanager
 def head_threads(backbone: FrozenBackbone | None, device: torch.device) -> Iterator[None]:
     """On a CPU, one thread for a small head on the features of a backbone; nothing else changes.
@@ -250,12 +211,3 @@ def head_threads(backbone: FrozenBackbone | None, device: torch.device) -> Itera
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def attach_head(network: nn.Module, layer: nn.Linear, config: RunConfig) -> None:
-    """Put a head that was trained on features into the network that they came from."""
-    if config.model.normalize_features and not isinstance(layer, NormedLinear):
-        scaled = _L2Linear(layer.in_features, layer.out_features)
-        scaled.load_state_dict(layer.state_dict())
-        layer = scaled
-    replace_classifier(network, layer)

@@ -21,20 +21,30 @@ from longtail.lab.models import classifier
 from longtail.lab.models.batch_norm import synchronise_batch_norms
 from longtail.lab.training.build import (
     FusedNetwork,
+    attach_head,
+    build_head,
     build_loss,
     build_network,
     build_optimizer,
     follow_schedule,
+    make_loaders,
     open_data,
     with_fused_head,
 )
 from longtail.lab.training.checkpoint import ADVICE, State, load_checkpoint, save_checkpoint
-from longtail.lab.training.cost import Cost, available_memory, check_memory, duration, enough_memory, speed
+from longtail.lab.training.cost import (
+    Cost,
+    available_memory,
+    check_memory,
+    duration,
+    enough_memory,
+    measure_inputs,
+    speed,
+)
 from longtail.lab.training.display import Display
 from longtail.lab.training.errors import Interrupted, TrainingError
-from longtail.lab.training.finetuning import frozen_alternative, training_error, warm_start
-from longtail.lab.training.frozen import FrozenBackbone, attach_head, build_head, head_threads
-from longtail.lab.training.inputs import make_loaders, measure_inputs
+from longtail.lab.training.finetuning import training_error, warm_start
+from longtail.lab.training.frozen import FrozenBackbone, head_threads
 from longtail.lab.training.metrics import ClassifierMetrics, without_details
 from longtail.lab.training.processes import (
     Stop,
@@ -139,10 +149,13 @@ def describe(config: RunConfig, dataset: ImageDataset, cost: Cost, seconds: floa
     epochs = config.optimizer.epochs - epoch
     left = f"{epochs} epoch{'s' if epochs > 1 else ''}" + (" left" if epoch else "")
     frozen = ", frozen" if config.model.freeze else ""
+    alternative = ""
+    if config.model.warm_start:
+        alternative = f"; the frozen backbone takes {duration((train + test) / cost.tested_per_second)}"
     return (
         f"{dataset.name}: {train:,} training{held_out} and {test:,} test images, {classes:,} classes; "
         f"{config.model.name}{frozen}, {config.title}; {left}: about {duration(seconds)} "
-        f"({speed(world_size * cost.images_per_second)})" + frozen_alternative(config, cost, train + test)
+        f"({speed(world_size * cost.images_per_second)}){alternative}"
     )
 
 
