@@ -25,8 +25,8 @@ class ViewRequest(NamedTuple):
     """Its index."""
     view: int
     """0 is the crop of evaluation; the others are augmented."""
-    digest: bytes
-    """SHA-256 of the image's content, from which an augmented view is drawn."""
+    key: bytes
+    """What the view depends on beside the transform, 32 bytes; an augmented view is drawn from it."""
 
 
 class ImageViews(Dataset[Any]):
@@ -50,18 +50,16 @@ class ImageViews(Dataset[Any]):
 
     def requests(self, views: int = 0) -> list[ViewRequest]:
         """Each image in each of its views, image by image: the crop of evaluation, and ``views`` augmented ones."""
-        digests = content_digests(self.images)
-        return [ViewRequest(index, view, digest) for index, digest in enumerate(digests) for view in range(views + 1)]
-
-    def key(self, request: ViewRequest) -> bytes:
-        """What a view depends on beside the transform: 32 bytes."""
-        if not request.view:
-            return request.digest
-        augmentation = f" view {request.view} flip {self.flip} pad {self.pad}"
-        return hashlib.sha256(request.digest + augmentation.encode()).digest()
+        requests = []
+        for index, digest in enumerate(content_digests(self.images)):
+            requests.append(ViewRequest(index, 0, digest))
+            for view in range(1, views + 1):
+                augmentation = f" view {view} flip {self.flip} pad {self.pad}"
+                requests.append(ViewRequest(index, view, hashlib.sha256(digest + augmentation.encode()).digest()))
+        return requests
 
     def __getitem__(self, request: ViewRequest) -> Tensor | DataError:
-        draw = random.Random(self.key(request)) if request.view else None
+        draw = random.Random(request.key) if request.view else None
         if not isinstance(self.images, ImageFiles):
             return self._from_memory(self.images.images[request.image], draw)
         path, size = self.images.path(request.image), self.input_size or InputSpec.input_size

@@ -270,7 +270,7 @@ def store_features(
         nonlocal batches, written
         if batches:
             shard = torch.cat(batches)
-            store.add([views.key(request) for request in requests[written : written + len(shard)]], shard)
+            store.add([request.key for request in requests[written : written + len(shard)]], shard)
             batches, written = [], written + len(shard)
 
     with contextlib.closing(compute_features(extract, views, requests, workers)) as computed:

@@ -45,8 +45,8 @@ SMALL_PRODUCTS = 2**28
 _stores: dict[tuple[object, ...], FeatureStore] = {}
 
 
-class MissingViews(NamedTuple):
-    """Views of images whose features are not in the cache."""
+class RequestedViews(NamedTuple):
+    """Views of some images, and which of them."""
 
     views: ImageViews
     requests: list[ViewRequest]
@@ -69,7 +69,7 @@ class FrozenBackbone:
 
     def __init__(self, config: RunConfig, dataset: ImageDataset, network: nn.Module | None = None) -> None:
         self.config, self.dataset, self._network = config, dataset, network
-        self._views: dict[tuple[int, int], tuple[ImageViews, list[ViewRequest], list[bytes]]] = {}
+        self._views: dict[tuple[int, int], RequestedViews] = {}
         self.store = self._open_store()
 
     def _open_store(self) -> FeatureStore:
@@ -91,18 +91,16 @@ class FrozenBackbone:
             self._network = build_network(self.config, self.dataset)
         return self._network
 
-    def _requested(self, images: Images, views: int) -> tuple[ImageViews, list[ViewRequest], list[bytes]]:
-        """Views of images, with their keys; the images are looked at once."""
-        known = self._views.get((id(images), views))
-        if known is None:
+    def _requested(self, images: Images, views: int) -> RequestedViews:
+        """Views of images; the images are looked at once."""
+        if (id(images), views) not in self._views:
             own = ImageViews(self.dataset, images)
-            requests = own.requests(views)
-            known = self._views[id(images), views] = own, requests, [own.key(request) for request in requests]
-        return known
+            self._views[id(images), views] = RequestedViews(own, own.requests(views))
+        return self._views[id(images), views]
 
     def features(self, images: Images, views: int = 0) -> Tensor:
         """Features of images that are in the cache, as the head sees them: shape (N, 1 + views, D)."""
-        rows = self.store.take(self._requested(images, views)[2])
+        rows = self.store.take([request.key for request in self._requested(images, views).requests])
         if self.config.model.normalize_features:
             rows = F.normalize(rows)
         return rows.view(len(images), views + 1, -1)
@@ -113,13 +111,13 @@ class FrozenBackbone:
         held_out: list[tuple[Images, int]] = [] if validation is None else [(validation, 0)]
         return [(self.dataset.train, self.config.data.views), (self.dataset.test, 0), *held_out]
 
-    def missing(self, splits: Sequence[tuple[Images, int]] | None = None) -> list[MissingViews]:
+    def missing(self, splits: Sequence[tuple[Images, int]] | None = None) -> list[RequestedViews]:
         """What is not in the cache, of all images of the run by default."""
         found = []
         for images, count in self.splits() if splits is None else splits:
-            views, requests, keys = self._requested(images, count)
-            if chosen := self.store.missing(keys):
-                found.append(MissingViews(views, [requests[position] for position in chosen]))
+            views, requests = self._requested(images, count)
+            if chosen := self.store.missing([request.key for request in requests]):
+                found.append(RequestedViews(views, [requests[position] for position in chosen]))
         return found
 
     @property
