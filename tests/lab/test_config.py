@@ -371,14 +371,14 @@ def test_images_are_named_by_their_folder_and_no_run_is_hidden(data, name):
     config = RunConfig(data=DataConfig(name=data))
     with pytest.raises(ConfigError, match="have no fingerprint yet"):
         _ = config.run_id
-    found = replace(config, data=config.data.found_at("0" * 64))
+    found = replace(config, data=config.data.identified("0" * 64))
     assert found.run_id.startswith(f"{name}-resnet32-")
 
 
 def test_where_images_are_is_kept_beside_the_identity(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     typed = ["photos", "photos/", "./photos", str(tmp_path / "photos")]
-    found = [DataConfig(name=name).found_at("0" * 64) for name in typed]
+    found = [DataConfig(name=name).identified("0" * 64) for name in typed]
     assert len({RunConfig(data=data).run_id for data in found}) == 1
     assert {data.path for data in found} == {tmp_path / "photos"}
     assert "photos" not in json.loads(RunConfig(data=found[0]).to_json())["data"].get("path", "")
@@ -386,18 +386,20 @@ def test_where_images_are_is_kept_beside_the_identity(tmp_path, monkeypatch):
 
 def test_the_name_of_a_folder_of_images_is_not_hashed():
     """A fingerprint says which images they are; the name is for people alone."""
-    ids = [RunConfig(data=DataConfig(name=name).found_at("0" * 64)).run_id for name in ("photos", "pictures", "digits")]
+    ids = [
+        RunConfig(data=DataConfig(name=name).identified("0" * 64)).run_id for name in ("photos", "pictures", "digits")
+    ]
     assert [run_id.split("-")[0] for run_id in ids] == ["photos", "pictures", "digits"]
     assert len({run_id[-10:] for run_id in ids}) == 1
-    assert RunConfig(data=DataConfig(name="photos").found_at("1" * 64)).run_id[-10:] != ids[0][-10:]
-    assert not DataConfig(name="a/digits").found_at("0" * 64).is_catalogued
+    assert RunConfig(data=DataConfig(name="photos").identified("1" * 64)).run_id[-10:] != ids[0][-10:]
+    assert not DataConfig(name="a/digits").identified("0" * 64).is_catalogued
 
 
 def test_images_that_are_found_again_keep_their_name():
-    found = DataConfig(name="photos").found_at("0" * 64)
+    found = DataConfig(name="photos").identified("0" * 64)
     moved = replace(found, path=Path("pictures"))
-    assert moved.found_at("0" * 64).name == "photos"
-    assert moved.found_at("1" * 64).name == "pictures"
+    assert moved.identified("0" * 64).name == "photos"
+    assert moved.identified("1" * 64).name == "pictures"
 
 
 @pytest.mark.parametrize(

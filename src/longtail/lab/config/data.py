@@ -75,7 +75,7 @@ class DataConfig:
         return self.name if self.path is None else str(self.path)
 
     @property
-    def gone(self) -> Path | None:
+    def missing_path(self) -> Path | None:
         """Where your own images were found, if they are no longer there."""
         if self.fingerprint is None:
             return None
@@ -83,7 +83,7 @@ class DataConfig:
             (path for path in (Path(self.source), *self.files.locations.values()) if path and not path.exists()), None
         )
 
-    def found_at(self, fingerprint: str) -> Self:
+    def identified(self, fingerprint: str) -> Self:
         """The same images named by what they are: the path is kept beside the identity, as an absolute one."""
         path = Path(self.source).absolute()
         roots: dict[str, Any] = {name: value and value.absolute() for name, value in self.files.locations.items()}

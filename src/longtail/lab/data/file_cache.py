@@ -57,7 +57,7 @@ def unreadable_images(files: ImageFiles, console: Console | None = None) -> dict
         >>> unreadable_images(ImageFiles(Path("nowhere"), ["owl.jpg"], [0]))
         {0: 'nowhere/owl.jpg is no readable image: No such file or directory'}
     """
-    found = _ask_once("checked", files, _reason, console)
+    found = _cached_per_file("checked", files, _reason, console)
     return {index: reason for index, reason in enumerate(found) if reason}
 
 
@@ -68,10 +68,10 @@ def content_digests(images: Images) -> list[bytes]:
     """
     if isinstance(images, InMemoryImages):
         return [hashlib.sha256(pixels).digest() for pixels in images.images.contiguous().numpy()]
-    return list(map(bytes.fromhex, _ask_once("digests", images, _digest)))
+    return list(map(bytes.fromhex, _cached_per_file("digests", images, _digest)))
 
 
-def _ask_once(
+def _cached_per_file(
     kind: str, files: ImageFiles, ask: Callable[[Path], tuple[str, bool]], console: Console | None = None
 ) -> list[str]:
     """What ``ask`` says about each file, and whether that holds until the file changes: then it is kept."""

@@ -100,7 +100,7 @@ def _read_lines(text: str, labelled: Labelled) -> None:
         labelled.paths.append(_inside(parts[0].strip(), labelled, number))
         labelled.names.append(parts[1])
         labelled.groups += parts[2:]
-    if all(_is_whole_number(name) for name in labelled.names):
+    if all(re.fullmatch(r"-?\d+", name) for name in labelled.names):
         _name_indices(labelled)
 
 
@@ -197,7 +197,3 @@ def _from(root: Path, path: str) -> str:
     """The path as it is seen from the root, or nothing if it is elsewhere."""
     relative = os.path.relpath(os.path.normpath(root / path), root)
     return "" if relative.split(os.sep)[0] == ".." else relative
-
-
-def _is_whole_number(text: str) -> bool:
-    return text.isdecimal() or (text.startswith("-") and text[1:].isdecimal())

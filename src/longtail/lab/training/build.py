@@ -107,7 +107,7 @@ def open_data(
     if betas not in (0, classes):
         raise ConfigError(f"betas has {betas} values, but {data.name} has {classes} classes")
     dataset = _prepared(dataset, config)
-    found = data if data.is_catalogued else _named_as_in(runs, data.found_at(fingerprint(dataset)))
+    found = data if data.is_catalogued else _named_as_in(runs, data.identified(fingerprint(dataset)))
     config = replace(config, data=found, model=find_weights(config.model))
     chosen, subset = data.subset.choose(dataset)
     chosen = hold_out_validation(data.fold.choose(chosen), data.validation_fraction)
@@ -118,7 +118,7 @@ def open_data(
 
 
 def _open_images(data: DataConfig, data_dir: Path | None, console: Console | None) -> ImageDataset:
-    if gone := data.gone:
+    if gone := data.missing_path:
         raise ConfigError(f"the images of this run are gone: {gone} does not exist; data.name takes their new path")
     return open_dataset(data.source, data_dir, files=data.files, on_error=data.on_error, console=console)
 
@@ -178,7 +178,7 @@ def identify(
             key = (data.source, data.on_error, data.files, *data.files.locations.values())
             if key not in opened:
                 dataset = _open_images(data, data_dir, console)
-                opened[key] = _named_as_in(runs, data.found_at(fingerprint(dataset)))
+                opened[key] = _named_as_in(runs, data.identified(fingerprint(dataset)))
             known = opened[key]
             data = replace(data, name=known.name, fingerprint=known.fingerprint, path=known.path, files=known.files)
         if model not in models:

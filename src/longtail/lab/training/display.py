@@ -38,12 +38,12 @@ CURVE = 40
 """Characters of a curve at most."""
 
 
-class Shown:
+class ProgressDisplay:
     """A bar in a terminal, else lines."""
 
     def __init__(self, console: Console | None, description: str, *columns: ProgressColumn, **task: Any) -> None:
         self.console = console or Console(quiet=True)
-        self.began = self.said = time.monotonic()
+        self.began = self.last_line = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *columns)
         self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
         self.task = self.bar.add_task(description, **task)
@@ -56,17 +56,17 @@ class Shown:
         self.bar.stop()
 
     @property
-    def owes_line(self) -> bool:
+    def is_line_due(self) -> bool:
         """Whether there was no line for a minute."""
-        return not self.console.is_terminal and time.monotonic() - self.said >= LINE_SECONDS
+        return not self.console.is_terminal and time.monotonic() - self.last_line >= LINE_SECONDS
 
     def say(self, text: str) -> None:
         """A message that stays."""
-        self.said = time.monotonic()
+        self.last_line = time.monotonic()
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-class FeatureProgress(Shown):
+class FeatureProgress(ProgressDisplay):
     """Shows how many features are computed."""
 
     def __init__(self, console: Console | None, total: int, name: str) -> None:
@@ -100,7 +100,7 @@ class FeatureProgress(Shown):
                 f"computing the features of {self.total:,} images with {self.name}, once: "
                 f"about {duration(self.total / per_second)} ({speed(per_second)})"
             )
-        elif self.announced and self.owes_line:
+        elif self.announced and self.is_line_due:
             self.say(f"{done:,} of {self.total:,} images, {duration((self.total - done) / per_second)} left")
 
     def interrupted(self) -> Interrupted:
@@ -109,7 +109,7 @@ class FeatureProgress(Shown):
         return Interrupted(f"interrupted with {so_far}; run the same command to resume")
 
 
-class Display(Shown):
+class Display(ProgressDisplay):
     """Shows a training, and writes TensorBoard's events."""
 
     def __init__(
@@ -149,13 +149,13 @@ class Display(Shown):
         self.reported, total = clock, self.epochs * self.steps
         left = (clock - self.began) / max(done - self.start, 1) * (total - done)
         self.report(done / total, left)
-        if self.owes_line:
+        if self.is_line_due:
             self.say(f"epoch {now.epoch + 1}/{self.epochs}: step {now.step}/{self.steps}, {duration(left)} left")
 
     def testing(self, images: int) -> None:
         """So many of the test or validation images were looked at."""
         self.bar.update(self.task, description="testing")
-        if self.owes_line:
+        if self.is_line_due:
             self.say(f"testing: {images:,} images done")
 
     def epoch(self, lines: list[dict[str, Any]]) -> None:

@@ -143,7 +143,7 @@ def evaluate_run(
     """
     chosen: str | None = split
     images: Images
-    dataset = _own_images(run.path, run.config, data_dir, data)
+    dataset = _run_images(run.path, run.config, data_dir, data)
     if dataset is not None:
         images = dataset.split(split)
     elif split == "validation":
@@ -187,12 +187,12 @@ def _network_and_batches(
 
 def open_run_data(path: Path | str, data_dir: Path | None = None) -> ImageDataset:
     """The data set that a run was trained on, as long as it is there and unchanged."""
-    dataset = _own_images(Path(path), RunFolder(Path(path)).config(), data_dir, None)
+    dataset = _run_images(Path(path), RunFolder(Path(path)).config(), data_dir, None)
     assert dataset is not None
     return dataset
 
 
-def _own_images(
+def _run_images(
     path: Path, run_config: RunConfig, data_dir: Path | None, data: Path | str | None
 ) -> ImageDataset | None:
     """The data set that the run was trained on, if that is what is in ``data``."""
@@ -276,7 +276,7 @@ def adjust_run(
         )
     if calibrate and not run.config.data.validation_fraction:
         raise ConfigError(f"calibrate requires validation images: {run.path} has none (data.validation_fraction)")
-    dataset = _own_images(run.path, run.config, data_dir, data)
+    dataset = _run_images(run.path, run.config, data_dir, data)
     if dataset is None:
         raise ConfigError(f"{data} does not hold the images that {run.path} was trained on")
     calibration: dict[str, Any] = {}
