@@ -188,15 +188,10 @@ class Extractor:
         return features.float().cpu().clone()
 
 
-class _Collate:
+def _collate(views: ImageViews, extract: Extractor | None, items: Sequence[Tensor | DataError]) -> Tensor | DataError:
     """A batch of pixels, or of their features where workers compute them."""
-
-    def __init__(self, views: ImageViews, extract: Extractor | None) -> None:
-        self.views, self.extract = views, extract
-
-    def __call__(self, items: Sequence[Tensor | DataError]) -> Tensor | DataError:
-        pixels = self.views.stack(items)
-        return pixels if isinstance(pixels, DataError) or self.extract is None else self.extract(pixels)
+    pixels = views.stack(items)
+    return pixels if isinstance(pixels, DataError) or extract is None else extract(pixels)
 
 
 def compute_features(
@@ -215,7 +210,7 @@ def compute_features(
         views,
         BATCH_SIZE,
         sampler=requests,
-        collate_fn=_Collate(views, extract if in_workers else None),
+        collate_fn=functools.partial(_collate, views, extract if in_workers else None),
         num_workers=workers,
         prefetch_factor=PREFETCHED if in_workers else 2 if workers else None,
         worker_init_fn=functools.partial(_enter_worker, ended),
