@@ -243,19 +243,17 @@ def build_order(config: RunConfig, dataset: ImageDataset) -> Order:
 def build_network(config: RunConfig, dataset: ImageDataset) -> nn.Module:
     """The network with its initial weights; random ones are drawn from PyTorch's global generator."""
     channels = 3 if isinstance(dataset.train, ImageFiles) else dataset.train.images.shape[1]
-    loss, model = config.loss, config.model
-    with config_errors():
-        network = build_model(
-            model.name,
-            len(dataset.classes),
-            channels,
-            image_size=dataset.input_size,
-            prior_bias=loss.is_sigmoid,
-            cosine_scale=loss.cosine_scale,
-        )
-    if model.weights is not None:
-        load_initial_weights(network, model, dataset.input_size)
+    network = random_network(config, len(dataset.classes), channels, dataset.input_size)
+    if config.model.weights is not None:
+        load_initial_weights(network, config.model, dataset.input_size)
     return network
+
+
+@config_errors()
+def random_network(config: RunConfig, classes: int, channels: int, image_size: int | None) -> nn.Module:
+    """The network with random weights."""
+    loss: dict[str, Any] = {"prior_bias": config.loss.is_sigmoid, "cosine_scale": config.loss.cosine_scale}
+    return build_model(config.model.name, classes, channels, image_size=image_size, **loss)
 
 
 @config_errors()

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from longtail.counts import IntArray, class_counts
 from longtail.heads import adjust_logits
-from longtail.lab.config import ConfigError, ModelConfig, RunConfig, config_errors
+from longtail.lab.config import ConfigError, ModelConfig, RunConfig
 from longtail.lab.data import CATALOG, Batch, DataError, ImageDataset, ImageFiles, InputSpec, evaluation_loader
 from longtail.lab.data.dataset import Images
 from longtail.lab.data.image_folder import labelled_images
 from longtail.lab.data.loaders import FeatureLoader
-from longtail.lab.models import build_model, classifier, feature_size
+from longtail.lab.models import classifier, feature_size
 from longtail.lab.training.adjustments import Adjustment, adjust_, choose_adjustment, fit_temperature
 from longtail.lab.training.build import (
     EVALUATION_BATCH,
@@ -29,6 +29,7 @@ from longtail.lab.training.build import (
     find_weights,
     load_initial_weights,
     open_data,
+    random_network,
 )
 from longtail.lab.training.frozen import FrozenBackbone
 from longtail.lab.training.loop import evaluate_network
@@ -84,16 +85,8 @@ def load_run(path: Path | str, adjustment: str | None = None) -> LoadedRun:
     config, data = folder.config(), folder.data()
     folder.check_finished()
     shape = data["image_shape"]
-    channels = shape[0] if shape else 3
     spec = data.get("input") or {"input_size": config.data.image_size}
-    with config_errors():
-        network = build_model(
-            config.model.name,
-            len(data["classes"]),
-            channels,
-            image_size=spec["input_size"],
-            cosine_scale=config.loss.cosine_scale,
-        )
+    network = random_network(config, len(data["classes"]), shape[0] if shape else 3, spec["input_size"])
     if config.model.freeze:
         head = build_head(config, feature_size(network), len(data["classes"]))
         if config.model.saves_head_only:
