@@ -54,12 +54,12 @@ def load_checkpoint(
                 raise ValueError(f"checksum of {damaged}")
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
             if not isinstance(state, dict):
-                raise TypeError("it is something else")
+                raise TypeError("it is not a checkpoint")
             check(state)
             return state, notes
         except Exception as error:  # a damaged file can raise anything
             reason = " ".join(str(error).split())[:100] or type(error).__name__
-            following = "starting anew" if path == there[-1] else "going on from the one before it"
+            following = "starting anew" if path == there[-1] else "resuming from the one before it"
             # Out of the way: the next checkpoint would push out the one before it, which is whole, for this one.
             with contextlib.suppress(FileNotFoundError):  # another process was faster
                 path.replace(path.with_suffix(".damaged"))

@@ -48,7 +48,7 @@ def check_data(content: Any) -> None:
     """Of ``data.json``: the classes and their images, how images are prepared, and where they were."""
     classes, counts = (_list(content, name) for name in ("classes", "train_counts"))
     if not classes or not all(isinstance(name, str) for name in classes):
-        raise TypeError("classes are no names")
+        raise TypeError("classes are not names")
     for count in counts:
         _check_whole_number(count)
     if len(counts) != len(classes) or not any(counts):
@@ -56,7 +56,7 @@ def check_data(content: Any) -> None:
     _check_images(content, "image_shape")
     for name, path in content.get("locations", {}).items():
         if not isinstance(path, str):
-            raise TypeError(f"{name} is {path!r:.60}, which is no path")
+            raise TypeError(f"{name} is {path!r:.60}, which is not a path")
 
 
 def _is_scaled(content: Any) -> bool:
@@ -106,7 +106,7 @@ def check_adjustment(content: Any) -> None:
     """Of a file in ``adjustments/``: what is changed and what came out."""
     for name, value in (("method", content["method"]), ("prior_name", content.get("prior_name"))):
         if not isinstance(value, (str, type(None))):
-            raise TypeError(f"{name} is {value!r:.60}, which is no text")
+            raise TypeError(f"{name} is {value!r:.60}, which is not text")
     _finite(content["tau"])
     prior, temperature = content.get("prior"), content.get("temperature")
     for value in (*([] if prior is None else _list(content, "prior")), *([] if temperature is None else [temperature])):
@@ -136,7 +136,7 @@ def check_metrics(metrics: Any) -> None:
 
 def _list(content: Any, name: str) -> list[Any]:
     if not isinstance(content[name], list):
-        raise TypeError(f"{name} is {content[name]!r:.60}, which is no list")
+        raise TypeError(f"{name} is {content[name]!r:.60}, which is not a list")
     return content[name]  # type: ignore[no-any-return]
 
 
@@ -145,7 +145,7 @@ def _check_numbers(value: Any) -> None:
     if value is None:
         return
     if not isinstance(value, list):
-        raise TypeError(f"{value!r:.60} is no list")
+        raise TypeError(f"{value!r:.60} is not a list")
     for part in value:
         if isinstance(part, list):
             _check_numbers(part)
@@ -155,17 +155,17 @@ def _check_numbers(value: Any) -> None:
 
 def _check_whole_number(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError(f"{value!r:.60} is no whole number")
+        raise TypeError(f"{value!r:.60} is not a whole number")
 
 
 def _finite(value: Any) -> float:
     """What every run has; other metrics may be infinite, or missing."""
     if not math.isfinite(number := _number(value)):
-        raise ValueError(f"{number} is no number")
+        raise ValueError(f"{number} is not a number")
     return number
 
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r:.60} is no number")
+        raise TypeError(f"{value!r:.60} is not a number")
     return float(value)

@@ -64,7 +64,7 @@ class State:
             self.best = {"epoch": self.epoch + 1, "score": score, "nll": nll, "model": weights}
 
     def check_finite(self, fabric: Fabric) -> None:
-        """Stop a training whose loss is no number any more, in any process: nothing good follows."""
+        """Stop a training whose loss is not a number any more, in any process: nothing good follows."""
         first_bad = fabric.all_reduce(self.first_bad.clone(), reduce_op="min")
         assert isinstance(first_bad, Tensor)
         if (step := int(first_bad.item())) != NEVER:
@@ -77,7 +77,7 @@ class State:
     def check(cls, content: dict[str, Any]) -> None:
         """Refuse what is not the content of a checkpoint."""
         if not set(content) >= cls.CONTENT:
-            raise ValueError("it is something else")
+            raise ValueError("it is not a checkpoint")
         for name in ("epoch", "step"):
             if type(content[name]) is not int or content[name] < 0:
                 raise TypeError(f"{name} is {content[name]!r:.60}")
