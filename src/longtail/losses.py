@@ -286,7 +286,8 @@ class ClassBalanced(Weighted):
         if not isinstance(target, Tensor):
             raise TypeError(f"target must be a tensor, got {type(target).__name__}")
         classes = class_weight.numel()
-        shape = getattr(inputs, "shape", None)
+        # PyTorch before 2.5 cannot compile getattr of a tensor with a default.
+        shape = inputs.shape if isinstance(inputs, Tensor) else getattr(inputs, "shape", None)
         # A target of one dimension is of class indices, also where the loss has a single logit for each.
         dense = target.dim() > 1 and (target.is_floating_point() or target.shape == shape)
         if not dense and target.is_floating_point():

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling, is_exporting
+from torch.compiler import is_compiling
 
 from longtail._checks import check_choice, check_in_unit_interval, check_integer
 from longtail.counts import check_labels_in_range
@@ -45,6 +45,8 @@ NATIVE_ELEMENTS = 2_097_152
 ADJUSTED_NATIVE_ELEMENTS = 65_536
 # Logits up to here are as precise as the log-priors that are added to them.
 NEAR_ZERO = 16.0
+# PyTorch before 2.7 does not tell an export from a compilation: both trace the definition of the loss.
+_is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)
 _NO_LABEL = -(2**62)
 _PLAIN = (Tensor, nn.Parameter, type(None))
 
@@ -262,7 +264,7 @@ def _is_fusible(*tensors: Tensor) -> bool:
     """Whether a compiler asks, and differentiates once: by the backward that it is given."""
     return (
         is_compiling()
-        and not is_exporting()
+        and not _is_exporting()
         and not _is_transformed()
         and all(type(tensor) in _PLAIN for tensor in tensors)
     )

@@ -123,7 +123,7 @@ def test_many_classes_are_shown_in_part(capsys, tmp_path):
     printed, noted, _ = run(capsys, "data", "show", "cifar100", "--data-dir", tmp_path)
     rows = [line for line in printed.splitlines() if line.startswith("fine_")]
     assert (len(rows), rows[0].split()[0], rows[-1].split()[0]) == (24, "fine_0", "fine_99")
-    assert "the 12 largest and the 12 rarest classes; 76 more are left out: --json has all" in printed
+    assert "the 12 largest and the 12 rarest classes; 76 more are left out: --json lists all" in printed
     assert "holds 100 images, the official release 50,000" in noted
 
 
@@ -138,7 +138,7 @@ def test_unreadable_images_are_reported_or_stop_the_check(capsys, photos):
     (photos / "cat" / "3.png").write_bytes(b"broken")
     printed, error, code = run(capsys, "data", "check", photos)
     assert (printed, code) == ("", 2)
-    assert error.startswith(f"error: {photos}/cat/3.png is no readable image: ")
+    assert error.startswith(f"error: {photos}/cat/3.png is not a readable image: ")
     assert error.count("\n") == 1
     printed, _, code = run(capsys, "data", "check", photos, "--on-error", "skip")
     assert code == 0
@@ -146,7 +146,7 @@ def test_unreadable_images_are_reported_or_stop_the_check(capsys, photos):
     printed, noted, code = run(capsys, "data", "show", photos, "--on-error", "skip")
     assert code == 0
     assert "skipped 1 of " in noted
-    assert f"{photos}/cat/3.png is no readable image" in noted
+    assert f"{photos}/cat/3.png is not a readable image" in noted
     (photos / "cat" / "3.png").unlink()
     assert run(capsys, "data", "check", photos)[0] == "35 images, 0 broken\n"
 
@@ -192,7 +192,7 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, photos, case):
             "max_count 500 is more than the 128 samples of class 0 (0)",
         ),
         (["show", "digits", "--imbalance", "1000"], "leaves class"),
-        (["fetch", "imagenet"], "only to be had with an account"),
+        (["fetch", "imagenet"], "only available with an account"),
         (["fetch", "digits"], "nothing to fetch"),
         (["fetch", "cifar11"], "did you mean 'cifar10'"),
         (["show", "cifar10", "--data-dir", "nowhere"], "cifar10 is not in nowhere"),

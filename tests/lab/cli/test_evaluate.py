@@ -139,7 +139,7 @@ def test_images_that_cannot_be_evaluated_are_refused_in_one_line(capsys, moved, 
     (tmp_path / "empty").mkdir()
     for data, problem in (
         ("more", "owl/0.png is of class 'owl', which is not among the 3 training classes"),
-        ("broken", "1.png is no readable image"),
+        ("broken", "1.png is not a readable image"),
         ("nowhere", "nowhere does not exist"),
         ("empty", "empty holds no images"),
         ("digits", f"{moved[0]} was trained on c20, not on digits"),

@@ -56,7 +56,7 @@ def test_a_run_is_exported_and_predict_takes_the_file(finished, here, capsys):
         (["export", "RUN", "--adjustment", "tau_norm_1"], "has no adjustment 'tau_norm_1'; it has none"),
         (["export", "RUN", "-o", "digits/0.png/model.onnx"], "0.png: Not a folder"),
         (["predict", "nowhere.onnx", "digits"], "nowhere.onnx: No such file or directory"),
-        (["predict", "noise.onnx", "digits"], "noise.onnx is no readable ONNX file"),
+        (["predict", "noise.onnx", "digits"], "noise.onnx is not a readable ONNX file"),
         (
             ["predict", "noise.onnx", "digits", "--adjustment", "a"],
             "noise.onnx has the adjustment that it was exported",

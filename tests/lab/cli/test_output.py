@@ -82,7 +82,7 @@ def test_data_commands_print_class_names_and_paths_escaped(capsys, photos):
     broken.write_bytes(b"")
     for flags in ((), ("--on-error", "skip")):
         out, error, _ = run(capsys, "data", "check", photos, *flags)
-        assert r"photos\x1b[31m/\x1b[2Jevil/broken.png is no readable image" in refuses_control(out + error)
+        assert r"photos\x1b[31m/\x1b[2Jevil/broken.png is not a readable image" in refuses_control(out + error)
     broken.unlink()
 
 

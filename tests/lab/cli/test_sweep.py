@@ -42,7 +42,7 @@ def test_a_dry_run_measures_and_trains_nothing(capsys, tmp_path):
         (["table2", "--dataset", "cifar20"], "unknown dataset 'cifar20'"),
         (["heatmap", "--dataset", "cifar10", "--seeds", "0"], "seeds"),
         (["nowhere.json"], "nowhere.json does not exist"),
-        (["own.json", "--seeds", "3"], "--seeds applies to sweeps of the paper only: own.json says it all"),
+        (["own.json", "--seeds", "3"], "--seeds applies only to sweeps of the paper, not to own.json"),
     ],
 )
 def test_bad_sweeps_are_one_clear_line(capsys, words, message):

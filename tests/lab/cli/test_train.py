@@ -94,7 +94,7 @@ def test_evaluate_shows_the_worst_of_many_classes_and_says_so(finished, capsys, 
     header = next(number for number, line in enumerate(whole) if line.startswith("class "))
     lines = printed.splitlines()
     assert [line.split() for line in lines[:-2]] == [line.split() for line in whole[: header + 5]]
-    assert (lines[-1], code) == ("6 classes of a higher F1 are left out: --json has all", 0)
+    assert (lines[-1], code) == ("6 classes with a higher F1 are left out: --json lists all", 0)
     assert len(json.loads(run(capsys, "evaluate", finished, "--json")[0])["f1"]) == 10
 
 
@@ -272,9 +272,9 @@ def test_a_folder_of_images_is_trained_on(capsys, tmp_path, network):
             ["--model", "resnet50", "--pretrained", "resnet8.safetensors"],
             "does not fit resnet50: conv1.weight has shape (16, 3, 3, 3), not (64, 3, 7, 7)",
         ),
-        (["--pretrained", "hostile.pth"], "hostile.pth is refused: it is no file of weights alone"),
+        (["--pretrained", "hostile.pth"], "hostile.pth is refused: it is not a file of weights alone"),
         (["--pretrained", "nowhere"], "cannot read the initial weights "),
-        (["--pretrained", "empty"], "holds no weights: it is no run folder, and has no model.safetensors"),
+        (["--pretrained", "empty"], "holds no weights: it is not a run folder, and has no model.safetensors"),
         (
             ["--model", "vit_tiny_patch16_224", "--image-size", "8", "--pretrained", "none"],
             "cannot build vit_tiny_patch16_224 for an input of 8",
@@ -439,8 +439,8 @@ def test_predict_names_unreadable_images_and_goes_on(finished, capsys, digit_fil
     paths = [row["path"] for row in csv.DictReader(io.StringIO(printed))]
     assert paths == [str(digit_files / f"{place}.png") for place in range(3)]
     assert error.splitlines() == [
-        f"error: {digit_files / '0b.png'} is no readable image: not a regular file",
-        f"error: {digit_files / '1b.png'} is no readable image: cannot identify image file",
+        f"error: {digit_files / '0b.png'} is not a readable image: not a regular file",
+        f"error: {digit_files / '1b.png'} is not a readable image: cannot identify image file",
         "error: 2 of 5 images could not be read",
     ]
     printed, error, code = run(capsys, "predict", finished, digit_files, "--json", "--workers", workers)
@@ -471,11 +471,11 @@ def test_from_python_an_unreadable_image_is_an_error_unless_somebody_takes_it(fi
     loaded, paths = load_run(finished), [digit_files / "0.png", digit_files / "1b.png", digit_files / "2.png"]
     found = predict(loaded, paths)
     assert next(found)["path"] == str(paths[0])
-    with pytest.raises(DataError, match=r"1b\.png is no readable image"):
+    with pytest.raises(DataError, match=r"1b\.png is not a readable image"):
         next(found)
     errors = []
     assert len(list(predict(loaded, paths, unreadable=errors.append))) == 2
-    assert [str(error) for error in errors] == [f"{paths[1]} is no readable image: cannot identify image file"]
+    assert [str(error) for error in errors] == [f"{paths[1]} is not a readable image: cannot identify image file"]
 
 
 def test_predict_without_images_asks_for_them(finished, capsys):
@@ -494,7 +494,9 @@ def test_predict_names_at_least_one_class(finished, capsys, digit_files, top):
 def test_evaluate_of_a_folder_of_runs_names_one(finished, capsys):
     printed, error, code = run(capsys, "evaluate", finished.parent)
     assert (printed, code, error.count("\n")) == ("", 2, 1)
-    assert f"{finished.parent} is no run folder: it has no config.json; it holds 1 of them, such as {finished}" in error
+    assert (
+        f"{finished.parent} is not a run folder: it has no config.json; it holds 1 of them, such as {finished}" in error
+    )
 
 
 @pytest.mark.parametrize("name", ["checkpoint.pt", "result.json"])
@@ -614,7 +616,10 @@ def test_the_best_epoch_is_kept_and_told(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--keep", "best"), "keep best requires validation images (--validation-fraction): test images never choose"),
+        (
+            ("--keep", "best"),
+            "keep best requires validation images (--validation-fraction), not test images",
+        ),
         (("--keep", "first", "--validation-fraction", "0.1"), "keep cannot be 'first'"),
         (("--validation-fraction", "1"), "validation_fraction must be at least 0 and below 1, got 1.0"),
         (("--group-pattern", "x"), "digits has its own classes and test images"),

@@ -97,7 +97,7 @@ def test_a_first_row_that_is_no_header_is_never_dropped(capsys, tmp_path):
     path.write_bytes("été,5\n".encode("latin-1"))
     _, error, code = run(capsys, "weights", "--counts", path)
     assert (code, error.count("\n")) == (2, 1)
-    assert f"{path} is no UTF-8" in error
+    assert f"{path} is not UTF-8 text" in error
     path.write_text(f"cat,20\n{'o' * 200_000},5\n")
     _, error, code = run(capsys, "weights", "--counts", path)
     assert (code, error) == (2, f"error: {path}, line 2: field larger than field limit (131072)\n")
@@ -112,7 +112,7 @@ def test_of_very_many_classes_the_largest_and_the_rarest_are_shown(capsys, tmp_p
     assert code == 0
     assert len(images) == 100
     assert images == sorted(images, reverse=True)
-    assert "the 50 largest and the 50 rarest classes; 99,900 more are left out: --json has all" in printed
+    assert "the 50 largest and the 50 rarest classes; 99,900 more are left out: --json lists all" in printed
     assert printed.splitlines()[-1].startswith("100,000 classes, ")
     assert len(json.loads(run(capsys, "weights", "--counts", path, "--json")[0])["classes"]) == 100_000
     assert len(run(capsys, "weights", "--counts", path, "--csv")[0].splitlines()) == 100_001

@@ -176,7 +176,7 @@ def test_a_broken_image_names_its_file_in_one_line(tmp_path, name, read):
     (tmp_path / name).write_bytes(BROKEN[name])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(DataError, match=f"{name} is (refused: more than|no readable image: .)") as error:
+        with pytest.raises(DataError, match=f"{name} is (refused: more than|not a readable image: .)") as error:
             read(tmp_path / name)
     assert "\n" not in str(error.value)
     assert str(error.value).count(name) == 1
@@ -187,7 +187,7 @@ def test_a_picture_starts_no_other_program(tmp_path, monkeypatch):
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("Ghostscript was started"))
     save(tmp_path / "x.jpg", photo(8, 8), format="EPS")
     for read in (read_image, check_image):
-        with pytest.raises(DataError, match=r"x\.jpg is no readable image: cannot identify"):
+        with pytest.raises(DataError, match=r"x\.jpg is not a readable image: cannot identify"):
             read(tmp_path / "x.jpg")
 
 
@@ -196,12 +196,12 @@ def test_only_regular_files_are_opened(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("it was opened"))
     os.mkfifo(tmp_path / "x.png")
     for read in (read_image, check_image):
-        with pytest.raises(DataError, match=r"x\.png is no readable image: not a regular file$"):
+        with pytest.raises(DataError, match=r"x\.png is not a readable image: not a regular file$"):
             read(tmp_path / "x.png")
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"gone\.jpg is no readable image: .*No such file"):
+    with pytest.raises(DataError, match=r"gone\.jpg is not a readable image: .*No such file"):
         read_image(tmp_path / "gone.jpg")
 
 
@@ -228,7 +228,7 @@ def test_a_transparent_colour_of_an_rgb_image_is_white_too(tmp_path):
 def test_thirty_two_bits_of_grey_are_refused(tmp_path, dtype):
     Image.fromarray(np.full((4, 4), 200, dtype)).save(tmp_path / "deep.tif")
     for read in (read_image, check_image):
-        with pytest.raises(DataError, match=r"deep\.tif is no readable image: 32 bits of grey"):
+        with pytest.raises(DataError, match=r"deep\.tif is not a readable image: 32-bit grey"):
             read(tmp_path / "deep.tif")
 
 

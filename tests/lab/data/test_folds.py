@@ -108,8 +108,8 @@ def test_without_folds_the_data_set_is_as_it_is():
         ({"folds": 1298, "fold": 0}, "folds must be from 2 to the 1297 training images, got 1298"),
         ({"folds": 5, "fold": 5}, "fold must be from 0 to 4, got 5"),
         ({"folds": 5, "fold": -1}, "fold must be from 0 to 4, got -1"),
-        ({"folds": 5}, "folds and fold are only of use together"),
-        ({"fold": 0}, "folds and fold are only of use together"),
+        ({"folds": 5}, "folds and fold must be given together"),
+        ({"fold": 0}, "folds and fold must be given together"),
         ({"fold_seed": 3}, "fold_seed 3 requires folds"),
     ],
 )

@@ -293,7 +293,7 @@ def test_test_images_without_groups_are_noted(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"group_pattern": "("}, r"group_pattern '\(' is no regular expression: missing \)"),
+        ({"group_pattern": "("}, r"group_pattern '\(' is not a regular expression: missing \)"),
         ({"group_pattern": "sheep"}, "group_pattern 'sheep' does not match cow/cow0_0.png: every image needs a group"),
         ({"group_pattern": "x*"}, r"group_pattern 'x\*' does not match cow/cow0_0.png"),
         ({"group_pattern": "n"}, "has no group to test on: each of the 1 has all images of a class"),

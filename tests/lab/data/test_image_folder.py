@@ -283,7 +283,7 @@ def test_unreadable_images_are_skipped_counted_and_named(tmp_path):
     dataset = open_dataset(tmp_path, on_error="skip")
     assert (dataset.counts.tolist(), len(dataset.test)) == ([3, 4], 2)
     assert dataset.notes[0] == "skipped 1 of 8 train images"
-    assert "train/a/1.png is no readable image" in dataset.notes[1]
+    assert "train/a/1.png is not a readable image" in dataset.notes[1]
     assert dataset.notes[2] == "skipped 1 of 3 test images"
     assert len(open_dataset(tmp_path).train) == 8
 
@@ -370,7 +370,7 @@ def test_files_that_are_no_images_are_noted(tmp_path):
     for path in ("a/1.png", "a/2.jfif.png", "a/3.png"):
         draw(tmp_path / path)
     (tmp_path / "a" / "4.heic").touch()
-    assert open_dataset(tmp_path).notes == ("left out, not known as images: 1 files, such as a/4.heic",)
+    assert open_dataset(tmp_path).notes == ("left out, not a known image format: 1 files, such as a/4.heic",)
 
 
 @pytest.mark.parametrize("label", ["5000000000", "1000000", "9" * 5000])
@@ -420,7 +420,7 @@ def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
         try:
             raise PermissionError(13, "Permission denied")
         except OSError:
-            raise DataError(f"{path} is no readable image: Permission denied")  # noqa: B904 - as the real one does
+            raise DataError(f"{path} is not a readable image: Permission denied")  # noqa: B904 - as the real one does
 
     monkeypatch.setattr(file_cache, "check_image", denied)
     with pytest.raises(DataError, match="Permission denied"):

@@ -181,7 +181,7 @@ def test_a_folder_without_imagenet_is_refused(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         message = refusal(folder)
         assert message.startswith(f"no ImageNet in {folder} or its folders imagenet, ILSVRC2012 and ILSVRC")
-        assert "looked for train/ and Data/CLS-LOC/train/; it is only to be had" in message
+        assert "looked for train/ and Data/CLS-LOC/train/; it is only available" in message
 
 
 def test_training_images_without_class_folders_are_refused(class_folders):

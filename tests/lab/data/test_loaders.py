@@ -274,7 +274,7 @@ def test_a_broken_image_stops_the_loader_with_one_line(files, workers):
         list(training_loader(replace(files, input_size=16), 4, workers=workers).epoch(0))
     except DataError as error:
         message = str(error)
-    assert message.startswith(f"{files.train.root}/5.jpg is no readable image: ")
+    assert message.startswith(f"{files.train.root}/5.jpg is not a readable image: ")
     assert "\n" not in message
 
 

@@ -115,7 +115,7 @@ run_sweep([cifar(epochs=1), cifar(epochs=2)], RunOptions(runs=Path("runs")))
     code, _, errors = end(process)
     assert code == 1
     assert errors.count("Traceback") == 1
-    assert "a script must run sweeps and tunes below `if __name__ == '__main__':`" in errors.splitlines()[-1]
+    assert "a script must call run_sweep and tune under `if __name__ == '__main__':`" in errors.splitlines()[-1]
     wait_for(lambda: not family(process))
 
 

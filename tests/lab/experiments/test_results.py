@@ -172,11 +172,11 @@ def test_every_status_is_told_with_its_problem(tmp_path):
     assert problems["g-other"] == f"result.json is of {configs[0].run_id}, but config.json of {configs[6].run_id}"
     assert problems["h-rest"] == "it has no config.json"
     assert problems["i-half"].startswith("metrics.jsonl is damaged in line 2: ")
-    assert problems["j-error"] == "error.json is damaged: [] is no object"
+    assert problems["j-error"] == "error.json is damaged: [] is not an object"
     assert problems["k-short"] == "result.json is damaged: it has no error"
     assert problems["m-deep"].startswith("config.json is not valid JSON: ")
     assert problems["n-lock"] == "it has no config.json"
-    assert problems["o-nan"] == "result.json is damaged: nan is no number"
+    assert problems["o-nan"] == "result.json is damaged: nan is not a number"
     incomplete = frame[frame["status"] != "complete"]
     assert incomplete[["error", "many", "best_error", "seconds"]].isna().all(axis=None)
     assert incomplete["recall"].isna().all()
@@ -255,7 +255,7 @@ def test_a_folder_without_runs_is_refused_in_one_line(tmp_path, monkeypatch):
     for name, message in (
         ("runs", "runs/ holds no runs$"),
         ("nowhere", "nowhere/ holds no runs: it does not exist$"),
-        ("file", "file/ holds no runs: it is no folder$"),
+        ("file", "file/ holds no runs: it is not a folder$"),
     ):
         with pytest.raises(ConfigError, match=f"^{message}"):
             load_results(name)
@@ -506,7 +506,7 @@ def test_an_adjustment_is_a_row_beside_its_run(tmp_path):
     ("content", "problem"),
     [
         ("{", "adjustments/tau_norm_1.json is damaged: "),
-        ("[]", "adjustments/tau_norm_1.json is damaged: [] is no object"),
+        ("[]", "adjustments/tau_norm_1.json is damaged: [] is not an object"),
         ('{"method": "tau_norm", "tau": 1, "final": {}}', "adjustments/tau_norm_1.json is damaged: it has no error"),
         ('{"method": "tau_norm", "tau": [], "final": {"error": 1}}', "adjustments/tau_norm_1.json is damaged: "),
     ],

@@ -54,7 +54,7 @@ def test_a_python_file_has_a_dictionary_or_a_list_of_configurations(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.json", "{", "a.json is no JSON"),
+        ("a.json", "{", "a.json is not valid JSON"),
         ("a.json", "[1]", r"a.json must hold an object, got \[1\]"),
         ("a.json", json.dumps({"imbalence": 5}), "a.json: unknown name 'imbalence'.*imbalance"),
         ("a.json", json.dumps({"beta": [0.9, 7]}), "a.json: .*beta"),

@@ -133,7 +133,7 @@ def test_a_file_that_was_just_written_is_not_trusted_by_its_time(tmp_path):
 def test_a_file_that_is_gone_is_named(tmp_path):
     dataset = photographs(tmp_path / "photos")
     dataset.train.path(3).unlink()
-    with pytest.raises(DataError, match=r"0/3\.png is no readable image: No such file"):
+    with pytest.raises(DataError, match=r"0/3\.png is not a readable image: No such file"):
         content_digests(dataset.train)
 
 
@@ -142,7 +142,7 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
     path = dataset.train.path(3)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(DataError, match=r"0/3\.png is no readable image: not a regular file"):
+    with pytest.raises(DataError, match=r"0/3\.png is not a readable image: not a regular file"):
         content_digests(dataset.train)
 
 
@@ -190,7 +190,7 @@ def test_an_image_that_cannot_be_read_is_named_and_what_was_written_stays(tmp_pa
     broken.write_bytes(b"nothing")
     views = ImageViews(dataset, dataset.train)
     store, requests = FeatureStore(IDENTITY), views.requests()
-    with pytest.raises(DataError, match=f"{broken.name} is no readable image"):
+    with pytest.raises(DataError, match=f"{broken.name} is not a readable image"):
         store_features(store, Extractor(build_model("resnet8", 3), views), views, requests, workers=2)
     missing = FeatureStore(IDENTITY).missing([request.key for request in requests])
     assert missing == list(range(SHARD_SIZE, len(requests)))

@@ -151,10 +151,10 @@ BROKEN = {
     "no file": (lambda path: None, "holds no weights"),
     "empty": (lambda path: path.write_bytes(b""), "holds no weights"),
     "text": (lambda path: path.write_bytes(b"<html>not found</html>"), "holds no weights|is refused"),
-    "hostile": (hostile, "is refused: it is no file of weights alone"),
+    "hostile": (hostile, "is refused: it is not a file of weights alone"),
     "hostile, old format": (
         lambda path: hostile(path, _use_new_zipfile_serialization=False),
-        "is refused: it is no file of weights alone",
+        "is refused: it is not a file of weights alone",
     ),
     "plain pickle": (
         lambda path: path.write_bytes(pickle.dumps({"a": Hostile(path.parent / "ran")})),

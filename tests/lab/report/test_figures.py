@@ -179,7 +179,7 @@ def test_the_heatmap_marks_the_best_of_each_column(tmp_path):
     assert encoding["y"]["sort"] == [loss.title for loss in losses()]
     assert encoding["x"]["sort"] == ["200", "100", "50", "20", "10"]
     # One imbalance more would be a figure of its own: the errors over β are of one.
-    with pytest.raises(ConfigError, match="the runs are of 5 experiments: choose one, such as imbalance=10"):
+    with pytest.raises(ConfigError, match="the runs belong to 5 experiments: choose one, such as imbalance=10"):
         figures.error_over_beta(load_results(tmp_path))
 
 

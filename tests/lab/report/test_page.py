@@ -311,8 +311,8 @@ def test_runs_whose_classes_are_not_known_have_no_table_of_them(tmp_path, damage
     ("file", "text", "problem"),
     [
         ("metrics.jsonl", "{", "metrics.jsonl is damaged in line 1: "),
-        ("metrics.jsonl", '{"epoch": 1, "error": "x"}', "metrics.jsonl is damaged in line 1: 'x' is no number"),
-        ("result.json", '"seconds": "x"', "result.json is damaged: 'x' is no number"),
+        ("metrics.jsonl", '{"epoch": 1, "error": "x"}', "metrics.jsonl is damaged in line 1: 'x' is not a number"),
+        ("result.json", '"seconds": "x"', "result.json is damaged: 'x' is not a number"),
     ],
 )
 def test_a_run_with_a_damaged_file_is_listed_and_the_page_goes_on(tmp_path, capsys, file, text, problem):
@@ -371,7 +371,7 @@ def test_a_run_whose_error_is_no_number_does_not_count(tmp_path):
     path = write_run(tmp_path, run_of(PLAIN), error=math.nan)
     write_data(path)
     page = Page(make_page(tmp_path))
-    assert page.rows("problem-runs")[1:] == [["damaged", path.name, "result.json is damaged: nan is no number"]]
+    assert page.rows("problem-runs")[1:] == [["damaged", path.name, "result.json is damaged: nan is not a number"]]
     assert len(page.json("charts")) == 1
 
 

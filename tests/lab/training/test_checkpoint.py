@@ -22,7 +22,7 @@ def test_a_damaged_checkpoint_makes_way_and_the_one_before_it_stays(tmp_path):
     state, notes = load_checkpoint(tmp_path)
     assert state == {"epoch": 1}
     assert notes == [
-        f"{tmp_path / 'checkpoint.pt'} is damaged (File is not a zip file): going on from the one before it"
+        f"{tmp_path / 'checkpoint.pt'} is damaged (File is not a zip file): resuming from the one before it"
     ]
     assert (tmp_path / "checkpoint.damaged").read_bytes() == b"damaged"
     assert sorted(os.listdir(tmp_path)) == ["checkpoint.damaged", "checkpoint.previous.pt"]
@@ -50,7 +50,7 @@ def test_the_last_of_the_notes_says_that_the_training_starts_anew(tmp_path):
         (tmp_path / name).write_bytes(b"damaged")
     state, notes = load_checkpoint(tmp_path)
     assert state is None
-    assert [note.rpartition(": ")[2] for note in notes] == ["going on from the one before it", "starting anew"]
+    assert [note.rpartition(": ")[2] for note in notes] == ["resuming from the one before it", "starting anew"]
     assert sorted(os.listdir(tmp_path)) == ["checkpoint.damaged", "checkpoint.previous.damaged"]
 
 
@@ -83,8 +83,8 @@ WHOLE = dict.fromkeys(State.CONTENT, 0) | {"rate": 0.1, "loss": torch.tensor(2.0
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        *((other, "it is something else") for other in ({"epoch": 1}, [1, 2], torch.zeros(2))),
-        ({name: value for name, value in WHOLE.items() if name != "rate"}, "it is something else"),
+        *((other, "it is not a checkpoint") for other in ({"epoch": 1}, [1, 2], torch.zeros(2))),
+        ({name: value for name, value in WHOLE.items() if name != "rate"}, "it is not a checkpoint"),
         (WHOLE | {"epoch": "x"}, "epoch is 'x'"),
         (WHOLE | {"epoch": True}, "epoch is True"),
         (WHOLE | {"step": -1}, "step is -1"),
@@ -135,7 +135,7 @@ def test_a_checkpoint_of_another_network_is_one_line(capsys, after_one, tmp_path
     save_checkpoint(path, state)
     printed, error, code = run(capsys, "train", "--config", path, "--runs", tmp_path, "--set", "accelerator=cpu")
     assert (printed, code, error.count("\n")) == ("", 2, 1)
-    assert f"the checkpoint in {path} is of another network" in error
+    assert f"the checkpoint in {path} is for another network" in error
 
 
 def test_a_checkpoint_does_not_say_how_to_train(after_one, tmp_path):

@@ -175,7 +175,7 @@ def test_a_file_with_metadata_that_do_not_fit_is_refused(exported, tmp_path, nam
 
 def test_a_file_of_another_program_is_refused(exported, tmp_path):
     (tmp_path / "noise.onnx").write_bytes(b"noise")
-    with pytest.raises(ConfigError, match=r"noise\.onnx is no readable ONNX file") as error:
+    with pytest.raises(ConfigError, match=r"noise\.onnx is not a readable ONNX file") as error:
         load_exported(tmp_path / "noise.onnx")
     assert "\n" not in str(error.value)
     model = onnx.load(exported[0])

@@ -318,7 +318,7 @@ def test_a_prior_that_does_not_fit_is_one_line(plain, tmp_path, text, problem):
     ("changes", "problem"),
     [
         ({"temperature": 0}, "is damaged: 0 is not above 0"),
-        ({"temperature": "hot"}, "is damaged: 'hot' is no number"),
+        ({"temperature": "hot"}, "is damaged: 'hot' is not a number"),
         ({"prior": [0.5] * 9}, "the prior has 9 shares, but the run has 10 classes"),
         ({"method": "tau-norm"}, "unknown method 'tau-norm'"),
     ],

@@ -96,7 +96,7 @@ def test_micro_batches_end_with_the_same_weights(tmp_path, without_norms):
 
 def test_weights_that_diverge_without_a_bad_loss_stop_the_run_with_advice(tmp_path):
     config = small_config(epochs=1, batch_size=1000, lr=1e9, warmup_epochs=0)
-    with pytest.raises(TrainingError, match=r"outputs are no numbers after epoch 1: try a lower optimizer.lr"):
+    with pytest.raises(TrainingError, match=r"outputs are not finite numbers after epoch 1: try a lower optimizer.lr"):
         train(config, RunOptions(runs=tmp_path))
     assert not (tmp_path / config.run_id / "result.json").exists()
     assert not (tmp_path / config.run_id / "checkpoint.pt").exists()

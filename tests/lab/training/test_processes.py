@@ -146,7 +146,7 @@ def test_a_folder_that_the_first_process_cannot_have_ends_all_of_them(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     fabric = TwoAlike()
     with (
-        pytest.raises(ConfigError, match="holds something else"),
+        pytest.raises(ConfigError, match="holds something other than a run"),
         opened_by_first(RunFolder(tmp_path), RunConfig(), fabric),
     ):
         pass

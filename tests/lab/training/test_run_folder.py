@@ -194,7 +194,7 @@ def test_foreign_files_are_refused_and_kept_also_beside_leftovers(tmp_path, fore
         (tmp_path / name).write_text("years of work")
     before = contents(tmp_path)
     with (
-        pytest.raises(ConfigError, match="holds something else than a run"),
+        pytest.raises(ConfigError, match="holds something other than a run"),
         RunFolder(tmp_path).opened(small_config()),
     ):
         pass
@@ -213,7 +213,7 @@ def put(number, text):
     ("damage", "message"),
     [
         (None, r"metrics\.jsonl is damaged: 0 of 2 epochs are left"),
-        (drop(1), r"metrics\.jsonl is damaged in line 1: it is of another epoch"),
+        (drop(1), r"metrics\.jsonl is damaged in line 1: it is from another epoch"),
         (drop(2), r"metrics\.jsonl is damaged: 1 of 2 epochs are left"),
         (put(1, '{"epoch": 1, "tra'), r"metrics\.jsonl is damaged in line 1: "),
         (put(2, '{"epoch": 2, "tra'), r"metrics\.jsonl is damaged in line 2: "),
@@ -221,9 +221,9 @@ def put(number, text):
         (put(2, "2"), r"metrics\.jsonl is damaged in line 2: "),
         (put(2, "{}"), r"metrics\.jsonl is damaged in line 2: "),
         (put(1, ""), r"metrics\.jsonl is damaged in line 1: "),
-        (put(1, '{"epoch": 1, "seconds": "x"}'), r"metrics\.jsonl is damaged in line 1: 'x' is no number"),
-        (put(1, '{"epoch": 1, "error": null}'), r"metrics\.jsonl is damaged in line 1: None is no number"),
-        (put(2, '{"epoch": "x"}'), r"metrics\.jsonl is damaged in line 2: 'x' is no whole number"),
+        (put(1, '{"epoch": 1, "seconds": "x"}'), r"metrics\.jsonl is damaged in line 1: 'x' is not a number"),
+        (put(1, '{"epoch": 1, "error": null}'), r"metrics\.jsonl is damaged in line 1: None is not a number"),
+        (put(2, '{"epoch": "x"}'), r"metrics\.jsonl is damaged in line 2: 'x' is not a whole number"),
     ],
 )
 def test_damaged_metrics_are_refused_by_line(begun, damage, message):
@@ -256,31 +256,31 @@ def test_a_damaged_file_is_named(finished, name, content):
 
 
 DAMAGE = [
-    ("data.json", {"mean": [None]}, "None is no number"),
+    ("data.json", {"mean": [None]}, "None is not a number"),
     ("data.json", {"mean": [1.0, 2.0]}, "mean [1.0, 2.0] and std"),
-    ("data.json", {"mean": 3}, "mean is 3, which is no list"),
+    ("data.json", {"mean": 3}, "mean is 3, which is not a list"),
     ("data.json", {"std": [0.0]}, "std [0.0] cannot be"),
-    ("data.json", {"std": [float("nan")]}, "nan is no number"),
-    ("data.json", {"classes": 5}, "classes is 5, which is no list"),
-    ("data.json", {"classes": [5] * 10}, "classes are no names"),
+    ("data.json", {"std": [float("nan")]}, "nan is not a number"),
+    ("data.json", {"classes": 5}, "classes is 5, which is not a list"),
+    ("data.json", {"classes": [5] * 10}, "classes are not names"),
     ("data.json", {"classes": ["a"]}, "train_counts has 10 counts"),
-    ("data.json", {"train_counts": ["x"] * 10}, "'x' is no whole number"),
-    ("data.json", {"train_counts": [1.5] * 10}, "1.5 is no whole number"),
+    ("data.json", {"train_counts": ["x"] * 10}, "'x' is not a whole number"),
+    ("data.json", {"train_counts": [1.5] * 10}, "1.5 is not a whole number"),
     ("data.json", {"train_counts": [0] * 10}, "0 images"),
-    ("data.json", {"image_shape": "x"}, "image_shape is 'x', which is no list"),
+    ("data.json", {"image_shape": "x"}, "image_shape is 'x', which is not a list"),
     ("data.json", {"image_shape": [1, 8]}, "image_shape is [1, 8]"),
     ("data.json", {"image_shape": [1, 8, 0]}, "image_shape is [1, 8, 0]"),
-    ("data.json", {"image_shape": [1, 8, None]}, "None is no whole number"),
+    ("data.json", {"image_shape": [1, 8, None]}, "None is not a whole number"),
     ("data.json", {"locations": 5}, "'int' object has no attribute 'items'"),
-    ("data.json", {"locations": {"path": 5}}, "path is 5, which is no path"),
+    ("data.json", {"locations": {"path": 5}}, "path is 5, which is not a path"),
     ("result.json", {"final": {}}, "it has no error"),
     ("result.json", {"final": 3}, "'int' object has no attribute 'items'"),
-    ("result.json", {"final": {"error": "x"}}, "'x' is no number"),
+    ("result.json", {"final": {"error": "x"}}, "'x' is not a number"),
     ("result.json", {"final": {"error": 5.0}}, "it has no balanced_accuracy"),
     ("result.json", {"final": {"error": 5.0, "balanced_accuracy": 0.5}}, "it has no many"),
-    ("result.json", {"final": {"error": 5.0, "balanced_accuracy": None}}, "None is no number"),
-    ("result.json", {"final": {"error": 5.0, "recall": 3}}, "3 is no list"),
-    ("result.json", {"best_error": None}, "None is no number"),
+    ("result.json", {"final": {"error": 5.0, "balanced_accuracy": None}}, "None is not a number"),
+    ("result.json", {"final": {"error": 5.0, "recall": 3}}, "3 is not a list"),
+    ("result.json", {"best_error": None}, "None is not a number"),
     ("result.json", {"versions": 3}, "'int' object has no attribute 'items'"),
     ("result.json", {"run_id": 3}, "result.json is of 3, but config.json of"),
 ]
@@ -312,7 +312,7 @@ def test_weights_of_another_run_are_refused(finished, tmp_path):
     other = train(small_config(epochs=1, seed=1), RunOptions(runs=tmp_path / "other"))
     shutil.copy(other / "model.safetensors", finished / "model.safetensors")
     with pytest.raises(
-        ConfigError, match=rf"model\.safetensors is not a resnet8 of this run: it is of {other.name}"
+        ConfigError, match=rf"model\.safetensors is not a resnet8 of this run: it belongs to {other.name}"
     ) as error:
         load_run(finished)
     assert "\n" not in str(error.value)

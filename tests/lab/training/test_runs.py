@@ -202,12 +202,12 @@ def test_a_folder_of_something_else_is_refused_and_not_changed(tmp_path):
     config = small_config(epochs=1)
     (tmp_path / config.run_id).mkdir()
     (tmp_path / config.run_id / "thesis.tex").write_text("years of work")
-    with pytest.raises(ConfigError, match="holds something else than a run"):
+    with pytest.raises(ConfigError, match="holds something other than a run"):
         train(config, RunOptions(runs=tmp_path))
     assert os.listdir(tmp_path / config.run_id) == ["thesis.tex"]
     (tmp_path / config.run_id / "thesis.tex").unlink()
     (tmp_path / config.run_id / "config.json").write_text(replace(config, seed=7).to_json())
-    with pytest.raises(ConfigError, match=r"config\.json is of another run"):
+    with pytest.raises(ConfigError, match=r"config\.json belongs to another run"):
         train(config, RunOptions(runs=tmp_path))
 
 
@@ -308,7 +308,7 @@ def test_a_finished_run_can_be_loaded_and_a_foreign_one_is_refused(reference, tm
     run = load_run(reference)
     assert run.classes == tuple("0123456789")
     assert not run.model.training
-    with pytest.raises(ConfigError, match="is no run folder: it has no config"):
+    with pytest.raises(ConfigError, match="is not a run folder: it has no config"):
         load_run(tmp_path)
     for name in ("config.json", "data.json", "model.safetensors", "result.json"):
         (tmp_path / name).write_bytes((reference / name).read_bytes())

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def one_line_errors(debug: bool = False) -> Iterator[None]:
-    """Exit where an error is the user's to mend, with one line and its code; with ``debug``, let it through."""
+    """Exit with one line and a code on errors that the user can fix; with ``debug``, let them through."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""All commands, each imported only when it is called: who asks for weights does not wait for what trains.
+"""All commands, each imported only when it is called, so that `longtail weights` starts fast.
 
 The parser is imported late, too: ``longtail --help`` works without the extra ``lab``.
 """

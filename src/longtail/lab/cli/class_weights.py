@@ -70,7 +70,7 @@ class WeightsOptions:
     json: bool = False
 
     def check(self) -> None:
-        """Refuse what cannot be shown."""
+        """Reject combinations of options that exclude each other."""
         check_choice("scheme", self.scheme, SCHEMES)
         check_choice("normalize", self.normalize, NORMALIZATIONS)
         if self.compare and self.scheme != "effective":
@@ -136,7 +136,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no UTF-8: {error.reason}") from None
+        raise ValueError(f"{path} is not UTF-8 text: {error.reason}") from None
 
 
 def _of_table(path: Path) -> Classes:

@@ -146,7 +146,7 @@ def cache(
     if clear:
         freed, left = clear_features()
         for path in left:
-            progress().print(f"{path} is in use by another process, and was left", soft_wrap=True)
+            progress().print(f"{path} is in use by another process, and was not deleted", soft_wrap=True)
         out.print(f"freed {_size(freed)} in {folder}", soft_wrap=True)
         return
     entries = cached_features()

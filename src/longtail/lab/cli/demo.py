@@ -38,10 +38,10 @@ def demo_command(runs: Annotated[Path, arg(metavar="DIR", help="Folder of the ru
     for line in (
         "",
         f"The runs are in {runs}/. Next:",
-        f"  longtail report {runs} -o report.html           figures and tables of all runs as one page",
-        "  longtail data show digits --imbalance 50        what was trained on",
+        f"  longtail report {runs} -o report.html           all results as one page",
+        "  longtail data show digits --imbalance 50        the training images",
         "  longtail train --data digits --imbalance 50 --loss focal --class-balanced --model resnet8 --epochs 40",
-        "  longtail evaluate RUN                           the classes of a run, worst first",
+        "  longtail evaluate RUN                           recall and precision of each class, worst first",
         "  longtail train --data path/to/your/images",
     ):
         out.print(line, soft_wrap=True)

@@ -14,7 +14,9 @@ from longtail.lab.cli.train import Adjustment, Run
 
 __all__ = ["export_command"]
 
-Output = Annotated[Path, arg(aliases=["-o"], metavar="FILE", help="The ONNX file; one that is there is replaced.")]
+Output = Annotated[
+    Path, arg(aliases=["-o"], metavar="FILE", help="The ONNX file to write; an existing file is replaced.")
+]
 
 
 def export_command(

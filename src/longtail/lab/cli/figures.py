@@ -29,17 +29,18 @@ def figures_command(
     output: Annotated[Path, arg(aliases=["-o"], metavar="DIR", help="Folder to write to.")] = Path("figures"),
     runs: Annotated[Path | None, arg(metavar="RUNS", help="A folder of run folders, or a run folder.")] = None,
     dataset: Annotated[
-        str | None, arg(metavar="NAME", help="cifar10, cifar20 or cifar100: for counts; of runs, only those on it.")
+        str | None,
+        arg(metavar="NAME", help="cifar10, cifar20 or cifar100: use its counts; with --runs, only runs on it."),
     ] = None,
     counts: Annotated[str | None, arg(metavar="N,N,…", help="Training images of each class.")] = None,
     beta: Annotated[
-        tuple[float, ...], arg(help="β of class_balanced_term, effective_numbers and, one of them, scheme_weights.")
+        tuple[float, ...], arg(help="β for class_balanced_term and effective_numbers; a single one for scheme_weights.")
     ] = (),
     baseline: Annotated[
         str | None, arg(metavar="METHOD", help="Method to compare with; by default the plain loss.")
     ] = None,
     candidate: Annotated[
-        str | None, arg(metavar="METHOD", help="Method to compare; by default the one of best balanced accuracy.")
+        str | None, arg(metavar="METHOD", help="Method to compare; by default the one with the best balanced accuracy.")
     ] = None,
     only: Annotated[
         tuple[str, ...],

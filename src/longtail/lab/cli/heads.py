@@ -32,7 +32,7 @@ __all__ = ["adjust_command", "retrain_command"]
 class RetrainArguments:
     """How to train the new head; by default as the run was trained, with its schedule scaled to 10 epochs."""
 
-    data: Annotated[str | None, flag("Where the images are now, if they were moved.", metavar="PATH")] = None
+    data: Annotated[str | None, flag("New path of the images, if they were moved.", metavar="PATH")] = None
     epochs: Annotated[int, flag("Number of training epochs.")] = 10
     batch_size: Annotated[int | None, flag("Images per step; the learning rate scales with it.")] = None
     lr: Annotated[float | None, flag("Learning rate.")] = None
@@ -82,10 +82,10 @@ def adjust_command(
     ] = None,
     prior: Annotated[
         str | None,
-        flag("Class prior to expect; FILE is CSV: a class and its share a row.", metavar="uniform|train|FILE"),
+        flag("Class prior to expect; FILE is CSV: a class and its share per row.", metavar="uniform|train|FILE"),
     ] = None,
     calibrate: Annotated[Switch, flag("Fit a temperature on the validation images of the run.")] = False,
-    data: Annotated[str | None, flag("Where the images are now, if they were moved.", metavar="PATH")] = None,
+    data: Annotated[str | None, flag("New path of the images, if they were moved.", metavar="PATH")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:

@@ -68,7 +68,7 @@ def left_out_line(classes: Sequence[object], most: int) -> str:
     """What a table says below itself where it does not show all classes."""
     half = most // 2
     left_out = f"{len(classes) - 2 * half:,}"
-    return f"the {half} largest and the {half} rarest classes; {left_out} more are left out: --json has all"
+    return f"the {half} largest and the {half} rarest classes; {left_out} more are left out: --json lists all"
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -14,9 +14,7 @@ __all__ = ["report_command"]
 
 def report_command(
     runs: Positional[Annotated[Path, arg(metavar="RUNS", help="A folder of run folders, or a run folder.")]],
-    output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help="The page; it ends in .html.")] = Path(
-        "report.html"
-    ),
+    output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help="The HTML file to write.")] = Path("report.html"),
     title: Annotated[
         str | None, arg(metavar="TEXT", help="Title of the page; the name of the folder by default.")
     ] = None,

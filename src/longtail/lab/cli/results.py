@@ -87,7 +87,7 @@ def _print_settings(table: Table, out: Console) -> None:
     groups = [name for name in GROUPS if f"{name} %" in names]
     if groups:
         out.print()
-        out.print(f"{', '.join(groups)}: mean recall of classes with so many training images", soft_wrap=True)
+        out.print(f"{', '.join(groups)}: mean recall of classes with that many training images", soft_wrap=True)
     if "rarest quarter %" in names:
         out.print("rarest quarter: mean recall of the quarter of the classes with the fewest training images")
     if "Δ balanced accuracy" in names:

@@ -77,7 +77,7 @@ def sweep_command(
 def run_and_show(
     configs: list[RunConfig], options: RunOptions, where: ExecutorOptions = ExecutorOptions(), as_json: bool = False
 ) -> None:
-    """Train what is missing of the runs, and print a summary of all of them."""
+    """Train the runs that are not complete, and print a summary of all of them."""
     result = run_sweep(configs, options, where, progress())
     names = {config.run_id for config in (*result.done, *result.failed)}
     frame = load_results(options.runs)
@@ -106,7 +106,7 @@ def _configs(name: str | None, scale: Scale) -> list[RunConfig]:
     flags = asdict(scale)
     if name.endswith((".json", ".py")):
         if idle := [flag for flag, value in flags.items() if value != getattr(Scale, flag)]:
-            raise ConfigError(f"--{idle[0].replace('_', '-')} applies to sweeps of the paper only: {name} says it all")
+            raise ConfigError(f"--{idle[0].replace('_', '-')} applies only to sweeps of the paper, not to {name}")
         return read_sweep(Path(name))
     check_choice("sweep", name, tuple(SWEEPS))
     dataset = flags.pop("dataset")
@@ -117,7 +117,7 @@ def _configs(name: str | None, scale: Scale) -> list[RunConfig]:
 
 
 def preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOptions, as_json: bool) -> None:
-    """Print what would be trained, and how long that takes here."""
+    """Print what would be trained, and how long it takes here."""
     configs = identify(configs, options.data_dir, runs=options.runs)
     complete = set(complete_runs(configs, options))
     missing = [config for config in configs if config not in complete]

@@ -92,7 +92,7 @@ def run_training(
             soft_wrap=True,
         )
     if known := published(config):
-        out.print(f"published, of the full protocol: error {known.error:.2f}% ({known.source})", soft_wrap=True)
+        out.print(f"published error with the full protocol: {known.error:.2f}% ({known.source})", soft_wrap=True)
     for line in (
         f"error {final['error']:.2f}%, {_shares(final)}",
         f"the run is in {path}: longtail evaluate {path}",
@@ -111,7 +111,7 @@ def finetuning_advice(config: RunConfig, final: Mapping[str, Any], options: RunO
     tuning = estimate_finetuning(config, options)
     return [
         f"the head cannot fit {final['train_error']:.1f}% of its training images: they are unlike those that "
-        f"{config.model.name} was trained on; fine-tuning trains all layers, in about "
+        f"{config.model.name} was pretrained on; fine-tuning trains all layers, in about "
         f"{duration(tuning.seconds)} here ({speed(tuning.images_per_second)}):",
         f"  {command_for(tuning.config, options)}",
     ]
@@ -121,10 +121,10 @@ def evaluate_command(
     run: Run,
     split: Annotated[
         Literal["test", "train", "validation"],
-        arg(help="Test images, validation images, or training images as they are in the test."),
+        arg(help="Which images; training images are not augmented."),
     ] = "test",
     data: Annotated[
-        str | None, flag("Other images of the same classes; or where those of the run are now.", metavar="PATH")
+        str | None, flag("Other images of the same classes, or the new path of the run's images.", metavar="PATH")
     ] = None,
     adjustment: Adjustment = None,
     data_dir: DataDir = None,
@@ -160,7 +160,7 @@ def evaluate_command(
     out.print(table.to_rich(out.width))
     out.print("in brackets: 95% intervals (Wilson)")
     if table.left_out:
-        out.print(f"{table.left_out:,} classes of a higher F1 are left out: --json has all")
+        out.print(f"{table.left_out:,} classes with a higher F1 are left out: --json lists all")
 
 
 def _shares(metrics: dict[str, Any]) -> str:
@@ -184,7 +184,7 @@ def _by_class(classes: Sequence[str], found: dict[str, Any]) -> dict[str, Any]:
 def predict_command(
     run: Positional[Annotated[Path, arg(metavar="RUN|ONNX", help="A run folder, or a file of longtail export.")]],
     images: Positional[Annotated[tuple[Path, ...], arg(metavar="IMAGES", help="Images, or folders of images.")]],
-    top: Annotated[int, arg(help="How many classes to name.")] = 5,
+    top: Annotated[int, arg(help="Number of classes to list.")] = 5,
     adjustment: Adjustment = None,
     workers: Annotated[int | None, flag("Loader processes; by default one per core, up to 8.")] = None,
     as_json: AsJson = False,

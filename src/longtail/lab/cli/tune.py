@@ -96,7 +96,7 @@ def _show(result: TuneResult, options: RunOptions) -> None:
     recalls = ", ".join(f"{name} {test[name]:.1%}" for name in GROUPS if test[name] is not None)
     out.print()
     for line in (
-        f"{', '.join(groups)}: mean recall of classes with so many training images; ± over the folds",
+        f"{', '.join(groups)}: mean recall of classes with that many training images; ± over the folds",
         f"{result.runs} of {result.grid_runs} folds were trained",
         f"{result.winner.loss.title}, trained on all training images and tested once: error {test['error']:.2f}%, "
         f"balanced accuracy {test['balanced_accuracy']:.1%} ({recalls})",

@@ -30,7 +30,7 @@ LARGEST = 10**9
 
 
 def check_at_most(name: str, value: float, largest: int = LARGEST) -> None:
-    """Refuse a number above a limit."""
+    """Reject a number above a limit."""
     if value > largest:
         raise ValueError(f"{name} must be at most {largest:,}, got {value:,}")
 

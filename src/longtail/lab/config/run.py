@@ -27,7 +27,7 @@ FUSED_CLASSES = 30_000
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """All that a training depends on: the same configuration gives the same run.
+    """Everything that a training depends on: the same configuration gives the same run.
 
     Example:
         >>> from longtail.lab.data import SubsetOptions
@@ -65,9 +65,7 @@ class RunConfig:
             raise ValueError(f"seed must be in [0, 2**32), got {self.seed}")
         check_choice("keep", self.keep, ("last", "best"))
         if self.keep == "best" and not self.data.validation_fraction:
-            raise ConfigError(
-                "keep best requires validation images (data.validation_fraction): test images never choose"
-            )
+            raise ConfigError("keep best requires validation images (data.validation_fraction), not test images")
         if self.keep == "best" and not self.test_every:
             raise ConfigError("keep best requires test_every above 0: only the last epoch would be evaluated")
         if self.model.freeze:

@@ -1,4 +1,4 @@
-"""The data sets by name: how each is opened, and where it comes from."""
+"""The named data sets: how each is opened, and where it comes from."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ CATALOG = {
         about="ILSVRC 2012, 1,000 classes",
         open=open_imagenet,
         sources=("imagenet", "ILSVRC2012", "ILSVRC"),
-        origin="only to be had with an account at https://image-net.org: put its folders train and val into the folder "
+        origin="only available with an account at https://image-net.org: put its folders train and val into the folder "
         "imagenet of the data folder",
     ),
 }
@@ -124,7 +124,7 @@ def open_dataset(
     on_error: OnError = "stop",
     console: Console | None = None,
 ) -> ImageDataset:
-    """Open a data set by its name, or the user's own images by their path.
+    """Open a data set by its name, or your own images by their path.
 
     Args:
         data: a name of ``CATALOG``, or a folder or list of images.

@@ -139,7 +139,7 @@ def _read_binary(path: Path, layout: Layout) -> tuple[Pixels, IntArray]:
     records = np.frombuffer(_read(path), dtype=np.uint8)
     size = layout.label_bytes + PIXELS
     if not len(records) or len(records) % size:
-        raise DataError(f"{path} is truncated: {len(records):,} bytes are no whole number of records of {size:,}")
+        raise DataError(f"{path} is truncated: {len(records):,} bytes are not a whole number of records of {size:,}")
     records = records.reshape(-1, size)
     return records[:, layout.label_bytes :], records[:, int(layout.labels)].astype(np.int64)
 

@@ -171,7 +171,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     except Exception as error:  # a broken file can raise anything: OSError, SyntaxError, EOFError, zlib.error, …
         reason = getattr(error, "strerror", None) or str(error).replace(f" {str(path)!r}", "")
         reason = " ".join(reason.split()) or type(error).__name__
-        raise DataError(f"{path} is no readable image: {reason}") from None
+        raise DataError(f"{path} is not a readable image: {reason}") from None
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -179,7 +179,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         # Pillow would cut 16 bits of grey off at 255. It scales those of PGM files to all 16.
         return Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
-        raise ValueError("32 bits of grey, of which nobody knows what is black and white: save it with 8 or 16")
+        raise ValueError("32-bit grey, whose black and white are undefined: save it with 8 or 16 bits")
     if image.has_transparency_data:
         # On white, as viewers show it; dropping the transparency would uncover whatever colour is stored below.
         opaque = Image.new("RGBA", image.size, "white")

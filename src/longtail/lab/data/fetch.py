@@ -1,4 +1,4 @@
-"""Archives of public data sets: downloaded, checked and unpacked, whole or not at all."""
+"""Archives of public data sets: downloaded, verified and unpacked, completely or not at all."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _continue(file: BufferedIOBase, url: str, timeout: float, show: Callable[[],
             file.write(chunk)
             show()
     if file.tell() < end:
-        raise ConnectionError("the connection broke off")
+        raise ConnectionError("the connection was lost")
     return True
 
 

@@ -55,7 +55,7 @@ def unreadable_images(files: ImageFiles, console: Console | None = None) -> dict
 
     Example:
         >>> unreadable_images(ImageFiles(Path("nowhere"), ["owl.jpg"], [0]))
-        {0: 'nowhere/owl.jpg is no readable image: No such file or directory'}
+        {0: 'nowhere/owl.jpg is not a readable image: No such file or directory'}
     """
     found = _cached_per_file("checked", files, _reason, console)
     return {index: reason for index, reason in enumerate(found) if reason}
@@ -123,9 +123,9 @@ def _digest(path: Path) -> tuple[str, bool]:
     try:
         now, status = time.time_ns(), path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for somebody to write into it
-            raise DataError(f"{path} is no readable image: not a regular file")
+            raise DataError(f"{path} is not a readable image: not a regular file")
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise DataError(f"{path} is no readable image: {error.strerror}") from None
+        raise DataError(f"{path} is not a readable image: {error.strerror}") from None
     return digest, now - status.st_mtime_ns > RACY_NANOSECONDS

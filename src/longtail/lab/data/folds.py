@@ -159,7 +159,7 @@ class FoldOptions:
                 raise DataError(f"fold_seed {self.fold_seed} requires folds")
             return dataset
         if self.folds is None or self.fold is None:
-            raise DataError("folds and fold are only of use together")
+            raise DataError("folds and fold must be given together")
         labels, groups = dataset.train.labels.numpy(), dataset.train.groups
         if groups is None and not 2 <= self.folds <= len(dataset.train):
             raise DataError(f"folds must be from 2 to the {len(dataset.train)} training images, got {self.folds}")

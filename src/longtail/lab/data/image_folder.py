@@ -1,4 +1,4 @@
-"""The user's own images: a folder for each class, or lists of paths and labels."""
+"""Your own images: one folder per class, or lists of paths and labels."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def open_image_folder(
     train_files = _files(train, classes)
     left_out = [*train.left_out, *(test.left_out if test else [])]
     if left_out:
-        notes.append(f"left out, not known as images: {len(left_out):,} files, such as {left_out[0]}")
+        notes.append(f"left out, not a known image format: {len(left_out):,} files, such as {left_out[0]}")
     if test is not None:
         test_files = _files(test, classes)
         both = _everywhere(train) & _everywhere(test)
@@ -109,7 +109,9 @@ def open_image_folder(
             notes.append(f"{test.source} has no groups: a group may be in both the training and the test set")
     else:
         if len(set(train.paths)) < len(train.paths):
-            raise DataError(f"{train.source} names an image twice: give the test images apart, so that none is in both")
+            raise DataError(
+                f"{train.source} names an image twice: list the test images separately, so that none is in both"
+            )
         labels = train_files.labels.numpy()
         _check_two_images(train.source, classes, labels)
         apart = held_out_part(
@@ -172,7 +174,7 @@ def _other_folders(data: Path) -> list[Path]:
 
 
 def _holds_images(path: Path) -> bool:
-    with suppress(OSError):  # it is no folder, or cannot be read, and is not asked for
+    with suppress(OSError):  # it is not a folder, or cannot be read, and is not asked for
         return not path.name.startswith(".") and any(name.lower().endswith(IMAGE_ENDINGS) for name in os.listdir(path))
     return False
 
@@ -256,7 +258,7 @@ def _group_of(path: str, pattern: str) -> str:
     try:
         found = re.search(pattern, path)
     except re.error as error:
-        raise DataError(f"group_pattern {pattern!r} is no regular expression: {error}") from None
+        raise DataError(f"group_pattern {pattern!r} is not a regular expression: {error}") from None
     captured = "/".join(part for part in found.groups() if part) or found[0] if found else ""
     if not captured:
         raise DataError(f"group_pattern {pattern!r} does not match {path}: every image needs a group")
@@ -273,7 +275,7 @@ def _read_folder(folder: Path, class_depth: int | None) -> Labelled:
             raise DataError(f"{folder / inner} holds no images{others}")
         # Some systems write accents as characters of their own: the same class must not get two names.
         name = "/".join(inner.split("/")[:class_depth])
-        # A name that is no text would be one that no JSON takes.
+        # A name that is not text would be one that no JSON takes.
         name = unicodedata.normalize("NFC", os.fsencode(name).decode("utf-8", "backslashreplace"))
         labelled.left_out += [f"{inner}/{other}" for other in content.others]
         labelled.paths += [f"{inner}/{image}" for image in content.images]

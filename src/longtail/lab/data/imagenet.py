@@ -55,7 +55,7 @@ def _find_images(folder: Path) -> tuple[Path, Path]:
                 if (images / "train").is_dir():
                     return root, images
     where = f"{folder} or its folders imagenet, ILSVRC2012 and ILSVRC"
-    account = "it is only to be had with an account at https://image-net.org"
+    account = "it is only available with an account at https://image-net.org"
     raise DataError(f"no ImageNet in {where}: looked for train/ and Data/CLS-LOC/train/; {account}")
 
 

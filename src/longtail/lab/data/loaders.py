@@ -1,4 +1,4 @@
-"""Images → batches for a network: augmented, normalised, and the same for the same seed and epoch."""
+"""Images → batches for a network: augmented, normalised, and reproducible from seed and epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiments: many runs, on one machine or a cluster, and what they say together."""
+"""Experiments: many runs, on one machine or a cluster, and their summaries."""
 
 from longtail.lab.experiments.executors import ExecutorOptions
 from longtail.lab.experiments.paper import (

@@ -1,4 +1,4 @@
-"""What runs say together: one row a setting, and what the weights changed."""
+"""Summaries of runs over seeds: one row per setting, and the effect of class weights."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def summarize_results(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: float = 0.95) -> pd.DataFrame:
-    """What the weights of the classes changed: each weighted setting against the plain one, paired by seed.
+    """The effect of class weights: each weighted setting against the plain one, paired by seed.
 
     The plain setting has the same loss, γ and everything else, and no weights. Both runs of a pair start from the same
     network and see the same images in the same order.

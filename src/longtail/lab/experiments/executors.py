@@ -49,13 +49,13 @@ class Executor(Protocol):
         """How many tasks it does at a time."""
 
     def submit(self, task: Task, config: RunConfig) -> None:
-        """Do this as soon as there is room for it."""
+        """Start this task as soon as a slot is free."""
 
     def wait(self, seconds: float) -> list[Finished]:
-        """What was finished since the last call, as soon as there is anything, or nothing after ``seconds``."""
+        """Tasks that finished since the last call: waits for one, but at most ``seconds``."""
 
     def stop(self) -> list[Finished]:
-        """Let runs save and stop; what was not begun is dropped."""
+        """Ask runs to save and stop; tasks that have not started are dropped."""
 
     def __enter__(self) -> Self: ...
 
@@ -136,7 +136,7 @@ class LocalExecutor:
             worker.close()
 
     def submit(self, task: Task, config: RunConfig) -> None:
-        """Do this as soon as there is room for it."""
+        """Start this task as soon as a slot is free."""
         self.queue.append((task, config))
         self._fill()
 
@@ -146,7 +146,7 @@ class LocalExecutor:
             self.running[worker.start(*job, self.options)] = worker, job
 
     def wait(self, seconds: float) -> list[Finished]:
-        """What was finished since the last call, as soon as there is anything, or nothing after ``seconds``."""
+        """Tasks that finished since the last call: waits for one, but at most ``seconds``."""
         finished: list[Finished] = []
         end = time.monotonic() + seconds
         while not finished and (left := end - time.monotonic()) > 0:
@@ -162,7 +162,7 @@ class LocalExecutor:
         return finished
 
     def stop(self) -> list[Finished]:
-        """Let runs save and stop; what was not begun is dropped."""
+        """Ask runs to save and stop; tasks that have not started are dropped."""
         self.queue.clear()
         for worker, _ in self.running.values():
             worker.process.terminate()
@@ -177,10 +177,10 @@ class LocalExecutor:
         ending = worker.close()
         if worker.process.exitcode == NO_GUARD:
             raise ConfigError(
-                "a script must run sweeps and tunes below `if __name__ == '__main__':`, for workers import it"
+                "a script must call run_sweep and tune under `if __name__ == '__main__':`, because workers import it"
             )
         if not retry:
-            return [(task, config, Outcome("interrupted", "it had not begun to train"))]
+            return [(task, config, Outcome("interrupted", "its training had not started"))]
         self.deaths[config.run_id] += 1
         if self.deaths[config.run_id] < ATTEMPTS:
             self.queue.appendleft((task, config))

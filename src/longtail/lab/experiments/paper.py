@@ -149,7 +149,7 @@ def rescaled(
     """
     check_positive_integer("seeds", seeds)
     if not configs:
-        raise ConfigError("a sweep of no runs")
+        raise ConfigError("the sweep has no runs")
     changed = []
     for config in configs:
         optimizer = config.optimizer.with_epochs(epochs)

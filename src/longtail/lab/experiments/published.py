@@ -1,4 +1,4 @@
-"""The numbers of the paper, to show beside one's own."""
+"""The numbers of the paper, to compare results with."""
 
 from __future__ import annotations
 

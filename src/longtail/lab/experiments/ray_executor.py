@@ -109,12 +109,12 @@ class RayExecutor:
         self.thread.shutdown()
 
     def submit(self, task: Task, config: RunConfig) -> None:
-        """Do this as soon as there is room for it."""
+        """Start this task as soon as a slot is free."""
         reference = self.remote.remote(task, config, self.options, self.cpus, os.getcwd(), str(cache_folder().parent))
         self.pending[reference] = (task, config)
 
     def wait(self, seconds: float) -> list[Finished]:
-        """What was finished since the last call, as soon as there is anything, or nothing after ``seconds``."""
+        """Tasks that finished since the last call: waits for one, but at most ``seconds``."""
         if not self.pending:
             time.sleep(seconds)
             return []
@@ -123,7 +123,7 @@ class RayExecutor:
         return [self._finished(reference) for reference in dict.fromkeys(ready)]
 
     def stop(self) -> list[Finished]:
-        """Let runs save and stop; what was not begun is dropped."""
+        """Ask runs to save and stop; tasks that have not started are dropped."""
         for reference in self.pending:
             self.ray.cancel(reference)
         finished: list[Finished] = []

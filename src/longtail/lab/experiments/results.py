@@ -1,4 +1,4 @@
-"""Run folders as a table: one row a run, complete or not; what tells rows apart, and how they are written."""
+"""Run folders as a table, one row per run, complete or not; the columns that distinguish rows; files of tables."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def load_results(runs: Path | str) -> pd.DataFrame:
     - complete: the run has a result. Only these have metrics.
     - failed: a sweep gave it up; ``problem`` tells why.
     - unfinished: it is running or was interrupted; ``problem`` tells how far it is.
-    - damaged: something in it cannot be read, or is no number where there should be one; ``problem`` tells what.
+    - damaged: something in it cannot be read, or is not a number where there should be one; ``problem`` tells what.
 
     Args:
         runs: folder of run folders, or a single run folder.
@@ -147,7 +147,7 @@ def run_folder_of(runs: Path | str, run_id: str) -> RunFolder:
 
 def _run_folders(runs: Path) -> list[Path]:
     if not runs.is_dir():
-        reason = "it is no folder" if runs.exists() else "it does not exist"
+        reason = "it is not a folder" if runs.exists() else "it does not exist"
         raise ConfigError(f"{runs}/ holds no runs: {reason}")
     below = sorted(path for path in runs.iterdir() if not path.name.startswith(".") and path.is_dir())
     found = [path for path in below if _is_run(path)]
@@ -217,7 +217,7 @@ def _row(path: Path) -> dict[str, Any]:
 
 def _problem(error: Exception, path: Path) -> str:
     """Without the name of the folder, which is in the row already."""
-    return _line(str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is no run folder: it", "it"))
+    return _line(str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is not a run folder: it", "it"))
 
 
 def _weights_from(path: Path, config: RunConfig) -> str | None:
@@ -283,7 +283,7 @@ def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def row_key(row: dict[str, Any], columns: Sequence[str]) -> str:
-    """What rows of :func:`to_records` that are alike in some columns have in common.
+    """The key that rows of :func:`to_records` share if they agree in some columns.
 
     Example:
         >>> row_key({"data": "digits", "beta": None, "n": 3}, ["data", "beta"])
@@ -293,7 +293,7 @@ def row_key(row: dict[str, Any], columns: Sequence[str]) -> str:
 
 
 def telling_columns(rows: list[dict[str, Any]], shown: Sequence[str], columns: Sequence[str] = SETTING) -> list[str]:
-    """Columns that, with those ``shown`` and the name of the loss, tell rows of :func:`to_records` apart.
+    """Columns that, with those ``shown`` and the name of the loss, distinguish rows of :func:`to_records`.
 
     Example:
         >>> rows = [{"method": "softmax", "data": "digits", "batch_size": size} for size in (32, 64)]

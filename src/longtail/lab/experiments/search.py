@@ -1,4 +1,4 @@
-"""What tuning tries: a grid of losses, or Optuna's TPE."""
+"""The candidates of a search: a grid of losses, or Optuna's TPE."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class SearchOptions:
 
 @dataclass
 class Candidate:
-    """A loss, and how good it was in the folds that were tried.
+    """A loss and its scores in the folds that were trained.
 
     Example:
         >>> candidate = Candidate(LossConfig(beta=0.99), scores=[0.7, 0.8])

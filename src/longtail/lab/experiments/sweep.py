@@ -1,4 +1,4 @@
-"""A sweep: many runs, of which it does what is missing."""
+"""A sweep: a list of runs, of which it trains those that are not complete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Estimate", "SweepResult", "complete_runs", "estimate", "measure_spee
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What came of the runs of a sweep; ``done`` were complete already or are now.
+    """The outcome of a sweep; ``done`` has all runs that are complete now.
 
     Example:
         >>> SweepResult().failed

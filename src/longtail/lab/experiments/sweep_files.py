@@ -39,7 +39,7 @@ def read_sweep(path: Path) -> list[RunConfig]:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ConfigError(f"{path} is no JSON: {error}") from None
+            raise ConfigError(f"{path} is not valid JSON: {error}") from None
     if isinstance(content, (list, tuple)) and content and all(isinstance(each, RunConfig) for each in content):
         return list(content)
     if not isinstance(content, Mapping):

@@ -128,7 +128,7 @@ class FeatureStore:
                 with safe_open(path, framework="pt") as file:
                     keys = file.get_tensor("keys").numpy()
                 if keys.dtype != np.uint8 or keys.shape[1:] != (KEY_SIZE,):
-                    raise ValueError("its keys are something else")
+                    raise ValueError("it has unexpected keys")
             except FileNotFoundError:
                 continue  # cleared meanwhile
             except (OSError, SafetensorError, ValueError):

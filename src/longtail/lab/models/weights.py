@@ -156,7 +156,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         else:
             found = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise ValueError(f"{file} is refused: it is no file of weights alone, and loading it could run code") from None
+        raise ValueError(
+            f"{file} is refused: it is not a file of weights alone, and loading it could run code"
+        ) from None
     except Exception as error:  # a damaged archive can raise anything: EOFError, RuntimeError, KeyError, …
         raise ValueError(f"{file} holds no weights: {' '.join(str(error).split())[:120]}") from None
     for key in ("state_dict", "model"):

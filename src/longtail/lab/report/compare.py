@@ -1,4 +1,4 @@
-"""What the page says of an experiment: methods side by side, how sure a difference is, and what to try next."""
+"""The verdict of the report: methods compared, the certainty of a difference, and what to try next."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an experiment says, in sentences; ``next_steps`` has reasons, each with what to do."""
+    """The conclusions of an experiment, in sentences; ``next_steps`` has reasons, each with what to do."""
 
     summary: list[str]
     gains: list[str]
@@ -204,7 +204,7 @@ def _final(row: Row, folder: Path) -> Row:
 
 
 def difference(baseline: Method, candidate: Method) -> Difference:
-    """How much better the candidate is, and how sure that is.
+    """How much better the candidate is, with an interval.
 
     Over seeds: Student's t interval of the differences, paired by seed. Over test images: both balanced accuracies as
     independent, which is cautious, as both saw the same images.
@@ -232,7 +232,7 @@ def difference(baseline: Method, candidate: Method) -> Difference:
 
 
 def find_verdict(group: Group, methods: list[Method], folder: Path) -> Verdict:
-    """The answer to: which method, how sure, for which classes, and what now?"""
+    """Which method is best, how sure that is, which classes gain or lose, and what to do next."""
     by_name = {method.name: method for method in methods}
     best = max(methods, key=lambda method: method.mean)
     baseline = by_name[str(compared(group.frame)["method"].iloc[0])]

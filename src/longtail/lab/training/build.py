@@ -217,7 +217,7 @@ def find_weights(model: ModelConfig, beside: Path | None = None) -> ModelConfig:
             folder.check_finished()
             digest = folder.check_model()
         elif source.is_dir() and not file.exists():
-            raise ConfigError(f"{source} holds no weights: it is no run folder, and has no {file.name}")
+            raise ConfigError(f"{source} holds no weights: it is not a run folder, and has no {file.name}")
         else:
             digest = sha256_of(file)
     except OSError as error:

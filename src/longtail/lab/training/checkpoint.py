@@ -70,7 +70,7 @@ class State:
             self.best = {"epoch": self.epoch + 1, "score": score, "nll": nll, "model": weights}
 
     def check_finite(self, fabric: Fabric) -> None:
-        """Stop a training whose loss is no number any more, in any process: nothing good follows."""
+        """Stop a training whose loss is not a number any more, in any process: nothing good follows."""
         first_bad = fabric.all_reduce(self.first_bad.clone(), reduce_op="min")
         assert isinstance(first_bad, Tensor)
         if (step := int(first_bad.item())) != NEVER:
@@ -83,7 +83,7 @@ class State:
     def check(cls, content: dict[str, Any]) -> None:
         """Refuse what is not the content of a checkpoint."""
         if not set(content) >= cls.CONTENT:
-            raise ValueError("it is something else")
+            raise ValueError("it is not a checkpoint")
         for name in ("epoch", "step"):
             if type(content[name]) is not int or content[name] < 0:
                 raise TypeError(f"{name} is {content[name]!r:.60}")
@@ -164,12 +164,12 @@ def load_checkpoint(
                 raise ValueError(f"checksum of {damaged}")
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
             if not isinstance(state, dict):
-                raise TypeError("it is something else")
+                raise TypeError("it is not a checkpoint")
             check(state)
             return state, notes
         except Exception as error:  # a damaged file can raise anything
             reason = " ".join(str(error).split())[:100] or type(error).__name__
-            following = "starting anew" if path == there[-1] else "going on from the one before it"
+            following = "starting anew" if path == there[-1] else "resuming from the one before it"
             # Out of the way: the next checkpoint would push out the one before it, which is whole, for this one.
             with contextlib.suppress(FileNotFoundError):  # another process was faster
                 path.replace(path.with_suffix(".damaged"))

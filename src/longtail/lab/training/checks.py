@@ -31,13 +31,13 @@ def check_data(content: Any) -> None:
     """Of ``data.json``: the classes and their images, how images are prepared, and where they were."""
     classes, counts = _list(content, "classes"), [_whole_number(count) for count in _list(content, "train_counts")]
     if not classes or not all(isinstance(name, str) for name in classes):
-        raise TypeError("classes are no names")
+        raise TypeError("classes are not names")
     if len(counts) != len(classes) or not any(counts):
         raise ValueError(f"train_counts has {len(counts)} counts, {sum(counts)} images, of {len(classes)} classes")
     _check_images(content, "image_shape", content.get("input", {}))
     for name, path in content.get("locations", {}).items():
         if not isinstance(path, str):
-            raise TypeError(f"{name} is {path!r:.60}, which is no path")
+            raise TypeError(f"{name} is {path!r:.60}, which is not a path")
 
 
 def check_preprocessing(content: Any) -> None:
@@ -48,9 +48,8 @@ def check_preprocessing(content: Any) -> None:
 def _check_images(content: Any, shape_name: str, scaling: Any) -> None:
     """The shape of images in memory, or None for files; how they are scaled, and how their channels are normalised."""
     shape, size, fraction = content[shape_name], scaling.get("input_size"), _finite(scaling.get("crop_fraction", 1.0))
-    if shape is not None and not (
-        len([_whole_number(side) for side in _list(content, shape_name)]) == 3 and all(shape)
-    ):
+    sides = None if shape is None else [_whole_number(side) for side in _list(content, shape_name)]
+    if sides is not None and (len(sides) != 3 or not all(sides)):
         raise ValueError(f"{shape_name} is {shape}")
     is_scaled = size is not None and bool(_whole_number(size))
     if size == 0 or not 0 < fraction <= 1 or scaling.get("interpolation", "bilinear") not in ("bilinear", "bicubic"):
@@ -76,7 +75,7 @@ def check_adjustment(content: Any) -> None:
     """Of a file in ``adjustments/``: what is changed and what came out."""
     for name, value in (("method", content["method"]), ("prior_name", content.get("prior_name"))):
         if not isinstance(value, (str, type(None))):
-            raise TypeError(f"{name} is {value!r:.60}, which is no text")
+            raise TypeError(f"{name} is {value!r:.60}, which is not text")
     _finite(content["tau"])
     prior, temperature = content.get("prior"), content.get("temperature")
     for value in (*([] if prior is None else _list(content, "prior")), *([] if temperature is None else [temperature])):
@@ -103,7 +102,7 @@ def _check_metrics(metrics: Any) -> None:
         if name not in METRIC_LISTS:
             _number(value)
         elif not isinstance(value, list):
-            raise TypeError(f"{value!r:.60} is no list")
+            raise TypeError(f"{value!r:.60} is not a list")
         else:
             _check_numbers(value)
 
@@ -119,24 +118,24 @@ def _check_numbers(values: list[Any]) -> None:
 
 def _list(content: Any, name: str) -> list[Any]:
     if not isinstance(content[name], list):
-        raise TypeError(f"{name} is {content[name]!r:.60}, which is no list")
+        raise TypeError(f"{name} is {content[name]!r:.60}, which is not a list")
     return content[name]  # type: ignore[no-any-return]
 
 
 def _whole_number(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError(f"{value!r:.60} is no whole number")
+        raise TypeError(f"{value!r:.60} is not a whole number")
     return value
 
 
 def _finite(value: Any) -> float:
     """What every run has; other metrics may be infinite, or missing."""
     if not math.isfinite(number := _number(value)):
-        raise ValueError(f"{number} is no number")
+        raise ValueError(f"{number} is not a number")
     return number
 
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r:.60} is no number")
+        raise TypeError(f"{value!r:.60} is not a number")
     return float(value)

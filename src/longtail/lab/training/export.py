@@ -195,7 +195,7 @@ def load_exported(path: Path | str) -> ExportedModel:
     except Exception as error:  # of onnxruntime, which has a class for each of many causes
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{path} is no readable ONNX file: {' '.join(str(error).split())[:120]}") from None
+        raise ConfigError(f"{path} is not a readable ONNX file: {' '.join(str(error).split())[:120]}") from None
     metadata = session.get_modelmeta().custom_metadata_map
     if not {"class_names", "preprocessing"} <= metadata.keys():
         raise ConfigError(f"{path} was not written by longtail export: it has no class_names and preprocessing")

@@ -1,4 +1,4 @@
-"""The training loop: on one device or many, and always ready to be killed."""
+"""The training loop: on one device or many, and resumable whenever it is killed."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def tested_images(dataset: ImageDataset) -> int:
 
 
 def describe(config: RunConfig, dataset: ImageDataset, cost: Cost, seconds: float, epoch: int, world_size: int) -> str:
-    """What is about to be trained, and how long it takes here."""
+    """What will be trained, and how long it takes here."""
     train, test, classes = len(dataset.train), len(dataset.test), len(dataset.classes)
     validation = 0 if dataset.validation is None else len(dataset.validation)
     held_out = f", {validation:,} validation" if validation else ""
@@ -218,7 +218,7 @@ class Training:
                 self.state.restore(saved, self.network, self.optimizer, self.fabric)
             except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
                 reason = " ".join(str(error).split())[:200]
-                raise ConfigError(f"the checkpoint in {self.folder.path} is of another network: {reason}") from None
+                raise ConfigError(f"the checkpoint in {self.folder.path} is for another network: {reason}") from None
         self.lines.extend(self.folder.metrics(self.state.epoch))
         if self.state.epoch or self.state.step:
             notes.append(f"resuming in epoch {self.state.epoch + 1} of {self.config.optimizer.epochs}")
@@ -301,7 +301,7 @@ def train_epoch(training: Training, stop: Stop, display: Display, checkpoint_min
 
 
 def tested(training: Training, display: Display) -> dict[str, Any]:
-    """How good the network is on the test images."""
+    """Metrics of the network on the test images."""
     display.testing(0)
     share_buffers(training.fabric, training.network)
     found = evaluated(training, training.test_loader, display)
@@ -309,7 +309,9 @@ def tested(training: Training, display: Display) -> dict[str, Any]:
     if isinstance(training.loader, FeatureLoader) and training.state.epoch + 1 >= epochs:
         found["train_error"] = training_error(training.network, training.loader, epochs)
     if not math.isfinite(found["nll"]):
-        raise TrainingError(f"the network's outputs are no numbers after epoch {training.state.epoch + 1}: {ADVICE}")
+        raise TrainingError(
+            f"the network's outputs are not finite numbers after epoch {training.state.epoch + 1}: {ADVICE}"
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""How good a classifier is: over all images, over classes, over groups of classes, and how sure it may be."""
+"""Metrics of a classifier: over all images, by class and by group of classes, and its calibration."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class ClassifierMetrics:
         self.cells.append(labels * len(self.counts) + predicted)
         top5 = log_p.topk(min(5, log_p.shape[1]), dim=1).indices
         self.in_top5 += (top5 == labels[:, None]).any(dim=1).sum()
-        # An infinite output is no number for any class, also where the probability of this one is.
+        # An infinite output is not a number for any class, also where the probability of this one is.
         own = log_p.gather(1, labels[:, None])[:, 0].where(logits.isfinite().all(dim=1), torch.nan)
         self.log_loss -= own.to(self.sums.dtype).sum()
         sure = confidence.exp().to(self.sums.dtype)

@@ -34,11 +34,11 @@ def model_card(config: RunConfig, data: dict[str, Any], final: dict[str, Any], v
     start = {None: "random", "imagenet": "ImageNet"}.get(config.model.weights, "those of another run or a file")
     trained = "the last layer, on a frozen backbone" if config.model.freeze else "all layers"
     facts = {
-        "data": f"{_text(data['dataset'])}: {sum(counts):,} training images of {len(classes):,} classes, "
-        f"{max(counts):,} of the largest and {min(counts):,} of the smallest; {int(tested.sum()):,} test images",
+        "data": f"{_text(data['dataset'])}: {sum(counts):,} training images in {len(classes):,} classes, "
+        f"{max(counts):,} in the largest and {min(counts):,} in the smallest; {int(tested.sum()):,} test images",
         "network": f"{_text(config.model.name)}; initial weights: {start}; trained: {trained}",
         "loss": config.title,
-        "training": f"{config.optimizer.epochs} epochs of {config.optimizer.name}, seed {config.seed}",
+        "training": f"{config.optimizer.epochs} epochs, optimizer {config.optimizer.name}, seed {config.seed}",
         "versions": ", ".join(f"{name} {_text(version)}" for name, version in versions.items()),
     }
     thin = int((tested < FEW_IMAGES).sum())
@@ -51,7 +51,7 @@ tags: [image-classification, long-tailed]
 {_table(("", ""), list(facts.items()))}
 ## Metrics
 
-On the test images, in %. Intervals are of 95%, from the number of test images.
+On the test images, in %. 95% intervals are from the number of test images.
 
 {_table(("metric", "value", "interval"), _metrics(final, tested))}
 ## Worst classes
@@ -61,9 +61,9 @@ The {min(WORST, len(classes))} classes with the lowest F1, in %, of {len(classes
 {_table(("class", "training images", "test images", "recall", "precision", "F1"), _worst(data, final, tested))}
 ## Intended use
 
-For images like those it was trained on, of which each shows one of the {len(classes):,} classes: every image is given
-one of them, also an image of none. {_thin(thin)}Measure it on images of your own before you rely on it
-(`longtail evaluate`), and do not let it decide about people.
+For images like the training images, each showing one of the {len(classes):,} classes. Every image is assigned to one
+of them, even an image that shows none. {_thin(thin)}Evaluate it on your own images before you rely on it
+(`longtail evaluate`), and do not use it for decisions about people.
 
 ## How to load it
 

@@ -1,4 +1,4 @@
-"""What the processes of a training do together; one alone does the same."""
+"""What the processes of a training do together; a single process runs the same code."""
 
 from __future__ import annotations
 

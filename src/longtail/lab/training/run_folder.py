@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked for, what happened, and what came out."""
+"""The folder of a run: its configuration, its history and its result."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RunFolder:
     def opened(self, config: RunConfig) -> Iterator[None]:
         """Make it the folder of this run, for this process alone."""
         if self._is_something_else():
-            raise ConfigError(f"{self.path} holds something else than a run: nothing was changed")
+            raise ConfigError(f"{self.path} holds something other than a run: nothing was changed")
         self.path.mkdir(parents=True, exist_ok=True)
         lock = Lock(self.path / ".lock", with_folder=True)
         if not lock.acquire(wait=False):
@@ -73,7 +73,7 @@ class RunFolder:
             if not self.config_file.exists():
                 write_atomically(self.config_file, config.to_json())
             elif self.config().run_id != config.run_id:
-                raise ConfigError(f"{self.config_file} is of another run: nothing was changed")
+                raise ConfigError(f"{self.config_file} belongs to another run: nothing was changed")
             self._lock = lock
             yield
         finally:
@@ -169,7 +169,7 @@ class RunFolder:
         try:
             with safe_open(self.model_file, framework="pt") as file:
                 if (owner := (file.metadata() or {}).get("run_id")) != config.run_id:
-                    raise RuntimeError(f"it is of {owner}")
+                    raise RuntimeError(f"it belongs to {owner}")
             self.check_model()
             network.load_state_dict(load_file(self.model_file))
         except (OSError, RuntimeError, SafetensorError) as error:
@@ -185,7 +185,7 @@ class RunFolder:
                 found.append(json.loads(line))
                 check_epoch(found[-1])
                 if found[-1]["epoch"] != number:
-                    raise ValueError("it is of another epoch")
+                    raise ValueError("it is from another epoch")
         if epochs and len(found) < epochs:
             raise ConfigError(f"{self.metrics_file} is damaged: {len(found)} of {epochs} epochs are left")
         return found
@@ -325,9 +325,9 @@ def _read(path: Path) -> str:
             raise ConfigError(f"{path.parent} does not exist") from None
         inside = sorted(config.parent for config in path.parent.glob("*/config.json"))
         hint = f"; it holds {len(inside)} of them, such as {inside[0]}" if inside else ""
-        raise ConfigError(f"{path.parent} is no run folder: it has no {path.name}{hint}") from None
+        raise ConfigError(f"{path.parent} is not a run folder: it has no {path.name}{hint}") from None
     except NotADirectoryError:
-        raise ConfigError(f"{path.parent} is no run folder") from None
+        raise ConfigError(f"{path.parent} is not a run folder") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
 
@@ -337,6 +337,6 @@ def _parsed(path: Path, check: Callable[[Any], object]) -> dict[str, Any]:
     with damage_named(path):
         content: dict[str, Any] = json.loads(text)
         if not isinstance(content, dict):
-            raise TypeError(f"{content!r:.60} is no object")
+            raise TypeError(f"{content!r:.60} is not an object")
         check(content)
     return content

@@ -227,7 +227,7 @@ def _with_lists(runs: pd.DataFrame, column: str) -> pd.DataFrame:
     """The runs that have the list."""
     there = [isinstance(value, list) and bool(value) for value in runs[column]]
     if not any(there):
-        raise ConfigError(f"none of the runs has a {column}: they are of an older version")
+        raise ConfigError(f"none of the runs has a {column}: they are from an older version")
     return runs[there].reset_index(drop=True)
 
 

@@ -119,7 +119,7 @@ def training_curves(
     tips = [*tooltips(name="method", epoch="epoch"), alt.Tooltip("mean(error):Q", title="test error (%)", format=".2f")]
     means = base.mark_line().encode(y=alt.Y("mean(error):Q", **y), **styles, tooltip=tips)
     several = len(runs) > len(names)
-    thin = ": means, and each seed thin" if several else ""
+    thin = ": means, and each seed as a thin line" if several else ""
     chart = (seeds + means if several else means).properties(width=265)
     return styled(chart, "Training curves", describe(runs, describe_seeds(runs, "") + thin))
 
@@ -161,7 +161,7 @@ def heatmap(frame: pd.DataFrame) -> Chart:
     ink: Any = alt.condition(f"datum.share > {DARK}", alt.value("#ffffff"), alt.value("#000000"))
     texts = base.mark_text().encode(text="text:N", color=ink)
     chart = (cells + frames + texts).properties(width=alt.Step(step), height=alt.Step(17))
-    seeds = f"test error (%), {describe_seeds(runs, '')}; darker is worse in its column, frame: best"
+    seeds = f"test error (%), {describe_seeds(runs, '')}; darker is worse within a column, the best is framed"
     return styled(chart, "Test errors of all methods", describe(runs, seeds))
 
 

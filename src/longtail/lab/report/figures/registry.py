@@ -127,7 +127,7 @@ COUNTS = ("counts", "runs", "dataset", "beta")
 
 FIGURES: Mapping[str, Figure] = {
     "random_covering": Figure(
-        lambda inputs: random_covering(), "figure 2, Proposition 1: simulated covering on the closed form", ()
+        lambda inputs: random_covering(), "figure 2, Proposition 1: simulated covering against the closed form", ()
     ),
     "class_balanced_term": Figure(
         lambda inputs: class_balanced_term(inputs.betas),
@@ -151,7 +151,7 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "error_over_beta": Figure(
         lambda inputs: error_over_beta(inputs.at_one_imbalance()),
-        "figure 5: test error over β beside that without class weights, each loss",
+        "figure 5: test error over β, with and without class weights, for each loss",
         RUNS,
     ),
     "training_curves": Figure(

@@ -76,7 +76,7 @@ def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
             same = [part for part in left if _typed(part[name].iloc[0]) == _typed(largest[name].iloc[0])]
             if name not in may_differ and len(same) < len(left):
                 left, choice = same, f"{choice} {name}={_typed(largest[name].iloc[0])}"
-        raise ConfigError(f"the runs are of {len(found)} experiments: choose one, such as{choice}")
+        raise ConfigError(f"the runs belong to {len(found)} experiments: choose one, such as{choice}")
     return found[0]
 
 
