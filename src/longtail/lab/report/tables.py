@@ -19,6 +19,7 @@ __all__ = [
     "Cell",
     "Column",
     "Table",
+    "candidate_table",
     "class_metrics_table",
     "column_title",
     "comparison",
@@ -251,6 +252,23 @@ def problem_table(frame: DataFrame) -> Table:
     rows.sort(key=lambda row: ("failed", "damaged", "unfinished").index(row["status"]))
     columns = [Column(name, numeric=False) for name in ("status", "run", "problem")]
     return Table(columns, [[value_cell(row[name]) for name in names] for row in rows])
+
+
+def candidate_table(candidates: list[Row]) -> Table:
+    """The candidates of a search, as its ``result.json`` has them: the best first."""
+    groups = [name for name in GROUPS if any(row.get(name) is not None for row in candidates)]
+    names = ("folds", "balanced accuracy %", *(f"{name} %" for name in groups))
+    columns = [Column("loss", numeric=False), *(Column(name) for name in names), Column("state", numeric=False)]
+    lines = []
+    for rank, row in enumerate(candidates):
+        known = {"complete": "" if rank else "best", "failed": f"failed: {row.get('error')}"}
+        cells = [value_cell(row["title"]), value_cell(len(row["scores"]))]
+        cells += [
+            percent_cell(row["balanced_accuracy"], row["spread"]),
+            *(percent_cell(row.get(name)) for name in groups),
+        ]
+        lines.append([*cells, value_cell(known.get(row["state"], row["state"]))])
+    return Table(columns, lines)
 
 
 def known_columns(rows: list[Row]) -> list[str]:
