@@ -80,7 +80,7 @@ def _show(result: TuneResult, table: Table, options: RunOptions) -> None:
     test = result.test
     recalls = ", ".join(f"{name} {test[name]:.1%}" for name in GROUPS if test[name] is not None)
     out.print()
-    for line in (
+    out.print(
         f"{', '.join(groups)}: mean recall of classes with that many training images; ± over the folds",
         f"{result.runs} of {result.grid_runs} folds were trained",
         f"{result.winner.loss.title}, trained on all training images and tested once: error {test['error']:.2f}%, "
@@ -88,5 +88,4 @@ def _show(result: TuneResult, table: Table, options: RunOptions) -> None:
         f"the search is in {result.folder}; to train with this loss:",
         f"  {command_for(result.winner, options)}",
         *finetuning_advice(result.winner, test, options),
-    ):
-        out.print(line, soft_wrap=True)
+    )

@@ -262,12 +262,7 @@ def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def row_key(row: dict[str, Any], columns: Sequence[str]) -> str:
-    """The key that rows of :func:`to_records` share if they agree in some columns.
-
-    Example:
-        >>> row_key({"data": "digits", "beta": None, "n": 3}, ["data", "beta"])
-        '["digits", null]'
-    """
+    """The key that rows of :func:`to_records` share if they agree in some columns."""
     return json.dumps([row[name] for name in columns])
 
 
