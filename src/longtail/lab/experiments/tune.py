@@ -169,7 +169,8 @@ class _Tuning(contextlib.ExitStack):
         for note in self.notes:
             self.progress.say(note)
         self._refresh()
-        done = sum(len(each.scores) for each in self.candidates.values())
+        known = self.candidates.values()
+        done = sum(len(each.scores) if each.state == "running" else self.folds for each in known)
         runs = self.space.total * self.folds - done
         losses = f"{self.space.total} losses × {self.folds} folds"
         if not runs:
@@ -258,9 +259,9 @@ class _Tuning(contextlib.ExitStack):
             errors = [candidate.error for candidate in found if candidate.error]
             raise TrainingError(f"no loss has a result: {errors[0] if errors else 'nothing was tried'}")
         winner = self.final(found[0].loss)
-        self.progress.say(f"training with {winner.loss.title} on all training images")
         folder = self.runs.folder(winner)
         if folder.result() is None:
+            self.progress.say(f"training with {winner.loss.title} on all training images")
             self.runs.train(winner)
         while (result := folder.result()) is None:
             self.runs.check()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from longtail.lab.config import ConfigError
 from longtail.lab.experiments.results import telling_columns, to_records
 from longtail.lab.report.figures.runs import COMMON, classes_of, experiments
-from longtail.lab.report.tables import Table, candidate_table, column_title, known_columns, shown, shown_as
+from longtail.lab.report.tables import Table, candidate_table, column_title, known_columns, shown
 from longtail.lab.training.cost import duration
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def find_groups(frame: DataFrame, runs: Path, *may_differ: str) -> list[Group]:
     groups = []
     for row, part in together:
         told = [name for name in names if row[name] is not None and name not in may_differ]
-        texts = [forms.get(name, f"{column_title(name)} {{}}").format(shown_as(name, row[name])) for name in told]
+        texts = [forms.get(name, f"{column_title(name)} {{}}").format(shown(row[name], name)) for name in told]
         try:
             classes, counts = classes_of(runs, part)
         except ConfigError:
