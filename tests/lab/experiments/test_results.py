@@ -339,19 +339,19 @@ def test_a_metric_that_one_run_misses_is_missing_and_not_the_mean_of_the_others(
 
 
 @settings(deadline=None, max_examples=15)
-@given(seed=st.integers(0, 1000), pairs=st.integers(2, 5), confidence=st.sampled_from([0.5, 0.9, 0.95]))
-def test_intervals_are_those_of_a_paired_t_test(tmp_path_factory, seed, pairs, confidence):
+@given(seed=st.integers(0, 1000), pairs=st.integers(2, 5))
+def test_intervals_are_those_of_a_paired_t_test(tmp_path_factory, seed, pairs):
     runs = tmp_path_factory.mktemp("runs")
     errors = write_grid(runs, np.random.default_rng(seed), range(pairs))
     write_run(runs, run_of(FOCAL, seed=77), error=99.0)  # has no partner
-    found = deltas(load_results(runs), ("error", "many"), confidence).set_index("method")
+    found = deltas(load_results(runs)).set_index("method")
     shutil.rmtree(runs)
     balanced = "class-balanced focal, β 0.999, γ 0.5"
     assert found.index.tolist() == ["class-balanced softmax, β 0.9", "softmax, 1/n weights", balanced]
     for method, row in found.iterrows():
         plain = "focal, γ 0.5" if method == balanced else "softmax"
         mine, theirs = ([errors[name, place] for place in range(pairs)] for name in (method, plain))
-        interval = stats.ttest_rel(mine, theirs).confidence_interval(confidence)
+        interval = stats.ttest_rel(mine, theirs).confidence_interval(0.95)
         assert row["pairs"] == pairs
         assert row["error_delta"] == pytest.approx(np.subtract(mine, theirs).mean())
         assert (row["error_low"], row["error_high"]) == pytest.approx((interval.low, interval.high))
@@ -388,21 +388,6 @@ def test_no_complete_run_gives_empty_tables_with_their_columns(tmp_path):
     for table, column in ((summarize_results(frame), "error_mean"), (deltas(frame), "error_delta")):
         assert len(table) == 0
         assert {"method", "beta", column} <= set(table.columns)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"metrics": ["fex"]}, "unknown metric 'fex': did you mean 'few'"),
-        ({"metrics": ["beta"]}, "unknown metric 'beta'"),
-        ({"confidence": 1.0}, "confidence must be between 0 and 1, got 1.0"),
-        ({"confidence": math.nan}, "confidence must be between 0 and 1, got nan"),
-    ],
-)
-def test_bad_arguments_are_named(tmp_path, arguments, message):
-    write_run(tmp_path, run_of())
-    with pytest.raises(ValueError, match=message):
-        deltas(load_results(tmp_path), **arguments)
 
 
 def test_files_hold_all_of_the_table(tmp_path):

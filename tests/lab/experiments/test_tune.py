@@ -39,7 +39,7 @@ class Scored:
 
     def __init__(self, options, score):
         self.runs, self.score = options.runs, score
-        self.queue, self.trained = [], []
+        self.queue, self.trained, self.measured = [], [], False
 
     def __enter__(self):
         return self
@@ -54,6 +54,7 @@ class Scored:
         finished = []
         for task, config in self.queue[:1]:
             if task == "measure":
+                self.measured = True
                 finished.append((task, config, Outcome("done", value={"train": 100.0, "test": 300.0})))
                 continue
             score = self.score(config)
@@ -232,7 +233,9 @@ def test_again_nothing_is_trained(scored):
     first, _ = scored(noisy(by_beta))
     second, executor = scored(noisy(by_beta))
     assert executor.trained == []
+    assert not executor.measured
     assert second.candidates == first.candidates
+    assert second.runs < second.grid_runs
     record = json.loads((second.folder / "result.json").read_text())
     assert record["winner"]["title"] == "class-balanced focal, β 0.999, γ 1"
     assert RunConfig.from_json(json.dumps(record["config"])) == second.winner

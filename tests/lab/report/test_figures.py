@@ -102,7 +102,7 @@ def test_the_tails_are_those_of_the_paper(dataset, classes, most):
 
 
 def test_effective_numbers_are_in_the_order_of_counts():
-    rows = rows_of(figures.effective_numbers(COUNTS, [0.99], title="Mine"), "effective")
+    rows = rows_of(figures.effective_numbers(COUNTS, [0.99]), "effective")
     for name, beta in (("0.99", 0.99), ("1 (images)", 1.0)):
         line = [row for row in rows if row["name"] == name]
         assert [row["rank"] for row in line] == list(range(1, 11))

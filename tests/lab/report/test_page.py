@@ -282,7 +282,7 @@ def test_candidates_of_a_search_are_listed(tmp_path):
     (tmp_path / "tune" / "damaged" / "result.json").write_text("{")
     ((name, table),) = searches(tmp_path)
     assert name == "digits"
-    assert [cell.text for cell in table.rows[0]] == ["focal", "pruned", "2", "55.0"]
+    assert [cell.text for cell in table.rows[0]] == ["focal", "2", "55.0", "pruned"]
 
 
 def test_of_thousands_of_classes_the_page_stays_small(tmp_path):

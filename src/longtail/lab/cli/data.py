@@ -10,8 +10,8 @@ from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail.lab.cli.arguments import AsJson, Switch, flag
-from longtail.lab.cli.output import DataDir, console, print_classes, progress
-from longtail.lab.cli.plain import print_json
+from longtail.lab.cli.output import DataDir, console, progress
+from longtail.lab.cli.plain import cut, largest_and_rarest, left_out_line, print_json
 from longtail.lab.data import (
     CATALOG,
     DataError,
@@ -43,6 +43,12 @@ Files = Annotated[ImageFolderOptions, OmitArgPrefixes]
 
 BAR = 24
 
+MOST_CLASSES = 24
+"""Lines of the table; of more classes, the largest and the rarest."""
+
+WIDEST = 32
+"""Columns of a class name beside bars and numbers; the rest is cut off."""
+
 
 def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the data sets that have a name, and whether they are there.
@@ -57,7 +63,7 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         return
     lines = [(name, "found" if there else "-", CATALOG[name].about) for name, there in found.items()]
     out = console()
-    out.print(f"Data sets in {folder}", soft_wrap=True)
+    out.print(f"Data sets in {folder}")
     out.print(text_table(("name", "", "what it is"), lines).to_rich())
     out.print()
     out.print("longtail data fetch NAME gets one; a folder of your own images needs no name.")
@@ -79,7 +85,7 @@ def show(
     """
     dataset = open_dataset(data, data_dir, files=files, on_error=on_error, console=progress())
     for note in dataset.notes:
-        progress().print(note, soft_wrap=True)
+        progress().print(note)
     dataset, chosen = subset.choose(dataset)
     if manifest:
         images = dataset.train
@@ -111,11 +117,11 @@ def check(
             broken += list(unreadable_images(split, progress()).values())
     if broken and on_error == "stop":
         for line in broken[:-1]:
-            progress().print(f"error: {line}", soft_wrap=True)
+            progress().print(f"error: {line}")
         raise DataError(broken[-1])
     out = console()
-    for line in broken:
-        out.print(line, soft_wrap=True)
+    if broken:
+        out.print(*broken)
     groups = sum(found["groups"] for split in (dataset.train, dataset.test) if (found := describe_groups(split)))
     counted = f" of {_number(groups, 'group', 's')}" if groups else ""
     out.print(f"{images:,} images{counted}, {len(broken):,} broken")
@@ -128,7 +134,7 @@ def fetch(name: Name, data_dir: DataDir = None, mirror: Mirror = None) -> None:
 
     """
     folder = fetch_dataset(name, data_dir, mirror=mirror, console=progress())
-    console().print(f"{name} is in {folder}", soft_wrap=True)
+    console().print(f"{name} is in {folder}")
 
 
 def cache(
@@ -146,8 +152,8 @@ def cache(
     if clear:
         freed, left = clear_features()
         for path in left:
-            progress().print(f"{path} is in use by another process, and was not deleted", soft_wrap=True)
-        out.print(f"freed {_size(freed)} in {folder}", soft_wrap=True)
+            progress().print(f"{path} is in use by another process, and was not deleted")
+        out.print(f"freed {_size(freed)} in {folder}")
         return
     entries = cached_features()
     if as_json:
@@ -162,7 +168,7 @@ def cache(
     if entries:
         out.print(text_table(headers, rows, numeric=headers[2:]).to_rich())
     total = sum(entry["bytes"] for entry in entries)
-    out.print(f"{_size(total)} in {folder}; longtail data cache --clear deletes them", soft_wrap=True)
+    out.print(f"{_size(total)} in {folder}; longtail data cache --clear deletes them")
 
 
 def _size(count: float) -> str:
@@ -200,14 +206,13 @@ def _print_summary(summary: dict[str, Any]) -> None:
         for split, found in summary["image_groups"].items()
         if found
     ]
-    for line in lines:
-        out.print(line, soft_wrap=True)
+    out.print(*lines)
     out.print()
     _print_classes(summary, out)
     out.print()
     out.print("E: effective number of n images, (1-βⁿ)/(1-β)")
     if subset:
-        out.print(f"sha256 of the chosen images: {subset['sha256']}", soft_wrap=True)
+        out.print(f"sha256 of the chosen images: {subset['sha256']}")
 
 
 def _why(summary: dict[str, Any]) -> str:
@@ -234,11 +239,15 @@ def _print_classes(summary: dict[str, Any], out: Console) -> None:
     bar_length, betas = (BAR, 4) if width >= 100 else (BAR // 2, 2) if width >= 75 else (BAR // 2, 0)
     shown = list(classes[0]["effective"])[4 - betas :]
     most = max(row["train"] for row in classes)
+    largest, rarest = largest_and_rarest(classes, "train", MOST_CLASSES)
     headers = ("class", "images", "", "test", *(f"E(β={beta})" for beta in shown))
 
     def cells(row: dict[str, Any]) -> list[str]:
         effective = (f"{row['effective'][beta]:,.1f}" for beta in shown)
         length = max(1, round(bar_length * row["train"] / most))
-        return [row["name"], f"{row['train']:,}", bar * length, f"{row['test']:,}", *effective]
+        return [cut(row["name"], WIDEST), f"{row['train']:,}", bar * length, f"{row['test']:,}", *effective]
 
-    print_classes(out, headers, classes, cells, images="train")
+    rows = [*map(cells, largest), *([["…", *[""] * (len(headers) - 1)]] if rarest else []), *map(cells, rarest)]
+    out.print(text_table(headers, rows, numeric=[name for name in headers[1:] if name]).to_rich())
+    if rarest:
+        out.print(left_out_line(classes, MOST_CLASSES))

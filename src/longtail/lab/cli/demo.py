@@ -27,15 +27,14 @@ def demo_command(runs: Annotated[Path, arg(metavar="DIR", help="Folder of the ru
     from longtail.lab.cli.sweep import run_and_show
 
     out = console()
-    for line in (
+    out.print(
         f"Handwritten digits at imbalance {IMBALANCE:g}: 128 training images of the digit 0, 2 of the digit 9.",
         f"{len(LOSSES)} losses, {SEEDS} seeds each; 50 test images of each digit.",
         "",
-    ):
-        out.print(line, soft_wrap=True)
+    )
     configs = [_config(loss, seed) for loss in LOSSES for seed in range(SEEDS)]
     run_and_show(configs, RunOptions(runs=runs, accelerator="cpu"))
-    for line in (
+    out.print(
         "",
         f"The runs are in {runs}/. Next:",
         f"  longtail report {runs} -o report.html           all results as one page",
@@ -43,8 +42,7 @@ def demo_command(runs: Annotated[Path, arg(metavar="DIR", help="Folder of the ru
         "  longtail train --data digits --imbalance 50 --loss focal --class-balanced --model resnet8 --epochs 40",
         "  longtail evaluate RUN                           recall and precision of each class, worst first",
         "  longtail train --data path/to/your/images",
-    ):
-        out.print(line, soft_wrap=True)
+    )
 
 
 def _config(loss: LossConfig, seed: int) -> RunConfig:

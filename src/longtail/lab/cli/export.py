@@ -37,9 +37,8 @@ def export_command(
         return
     out, shape = console(), ", ".join(map(str, found["input_shape"]))
     size, classes = found["bytes"] / 2**20, len(found["class_names"])
-    for line in (
+    out.print(
         f"{output}: images (batch, {shape}), {classes:,} classes, {size:.1f} MB",
         f"largest difference from PyTorch: {found['difference']:.1e}",
         f"longtail predict {output} IMAGES",
-    ):
-        out.print(line, soft_wrap=True)
+    )

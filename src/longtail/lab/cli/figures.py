@@ -98,9 +98,9 @@ def figures_command(
         print_json({"written": [str(path) for path in written], "left_out": left_out})
         return
     for path in written:
-        console().print(str(path), soft_wrap=True)
+        console().print(str(path))
     for figure, reason in left_out.items():
-        progress().print(f"left out: {figure}: {reason}", soft_wrap=True)
+        progress().print(f"left out: {figure}: {reason}")
 
 
 def _draw(

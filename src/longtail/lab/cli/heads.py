@@ -126,7 +126,6 @@ def adjust_command(
                 f"temperature {found['temperature']:.3f}: on the validation images, calibration error "
                 f"{before['calibration_error']:.1%} before and {after['calibration_error']:.1%} after, negative log "
                 f"likelihood {before['nll']:.4f} and {after['nll']:.4f}",
-                soft_wrap=True,
             )
     for file in files:
-        out.print(f"{file}: longtail evaluate {parent} --adjustment {file.stem}", soft_wrap=True)
+        out.print(f"{file}: longtail evaluate {parent} --adjustment {file.stem}")

@@ -34,4 +34,4 @@ def report_command(
         images=images,
         command=lambda step: command_from(step.action, step.run, step.changes, step.runs),
     )
-    console().print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
+    console().print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")

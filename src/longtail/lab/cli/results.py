@@ -56,7 +56,7 @@ def results_command(
     if output:
         write_results(frame, output)
     if records:
-        progress().print(f"records of {keep_records(runs, records)} runs are in {records}", soft_wrap=True)
+        progress().print(f"records of {keep_records(runs, records)} runs are in {records}")
     whole = without_folds(frame)
     if left_out := len(frame) - len(whole):
         progress().print(f"left out: {left_out} runs of cross-validation, which were not tested on test images")
@@ -87,19 +87,19 @@ def _print_settings(table: Table, out: Console) -> None:
     groups = [name for name in GROUPS if f"{name} %" in names]
     if groups:
         out.print()
-        out.print(f"{', '.join(groups)}: mean recall of classes with that many training images", soft_wrap=True)
+        out.print(f"{', '.join(groups)}: mean recall of classes with that many training images")
     if "rarest quarter %" in names:
         out.print("rarest quarter: mean recall of the quarter of the classes with the fewest training images")
     if "Δ balanced accuracy" in names:
         told = "difference from the plain loss in percentage points, paired by seed, with its 95% interval"
-        out.print(f"Δ balanced accuracy: {told}", soft_wrap=True)
+        out.print(f"Δ balanced accuracy: {told}")
     if any(name.startswith("published") for name in names):
-        out.print("published: error of the full protocol of Cui et al. 2019", soft_wrap=True)
+        out.print("published: error of the full protocol of Cui et al. 2019")
 
 
 def _print_problems(rows: list[Row], out: Console) -> None:
     problems = [row for row in rows if row["status"] != "complete"]
     for row in problems[:PROBLEMS]:
-        out.print(f"{row['status']}: {row['run_id']}: {row['problem']}", soft_wrap=True)
+        out.print(f"{row['status']}: {row['run_id']}: {row['problem']}")
     if len(problems) > PROBLEMS:
-        out.print(f"and {len(problems) - PROBLEMS} more that are not complete", soft_wrap=True)
+        out.print(f"and {len(problems) - PROBLEMS} more that are not complete")

@@ -121,7 +121,7 @@ def preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOption
     configs = identify(configs, options.data_dir, runs=options.runs)
     complete = set(complete_runs(configs, options))
     missing = [config for config in configs if config not in complete]
-    progress().print("measuring …", soft_wrap=True)
+    progress().print("measuring …")
     found = estimate(missing, options, where)
     if as_json:
         runs = [{"run_id": config.run_id, "seconds": found.seconds.get(config, 0.0)} for config in configs]
@@ -131,7 +131,7 @@ def preview(configs: list[RunConfig], options: RunOptions, where: ExecutorOption
     out = console()
     for config in configs:
         left = duration(found.seconds[config]) if config in found.seconds else "complete"
-        out.print(f"{config.run_id}  {left}", soft_wrap=True)
+        out.print(f"{config.run_id}  {left}")
     out.print()
     if found.features:
         out.print(f"features of the frozen backbone, computed once: about {duration(found.features)}")

@@ -89,16 +89,14 @@ def run_training(
         out.print(
             f"kept epoch {result['kept_epoch']} of {config.optimizer.epochs}, the best on the validation images: "
             f"balanced accuracy {score:.1%}",
-            soft_wrap=True,
         )
     if known := published(config):
-        out.print(f"published error with the full protocol: {known.error:.2f}% ({known.source})", soft_wrap=True)
-    for line in (
+        out.print(f"published error with the full protocol: {known.error:.2f}% ({known.source})")
+    out.print(
         f"error {final['error']:.2f}%, {_shares(final)}",
         f"the run is in {path}: longtail evaluate {path}",
         *finetuning_advice(config, final, options),
-    ):
-        out.print(line, soft_wrap=True)
+    )
 
 
 def finetuning_advice(config: RunConfig, final: Mapping[str, Any], options: RunOptions) -> list[str]:
@@ -148,13 +146,12 @@ def evaluate_command(
         return
     out = console()
     top5 = f", {found['error_top5']:.2f}% not among the five most probable" if found["error_top5"] is not None else ""
-    for line in (
+    out.print(
         f"{evaluated}: {sum(found['images']):,}",
         f"error: {found['error']:.2f}%{top5}",
         _shares(found),
         f"negative log likelihood {found['nll']:.4f}, calibration error {found['calibration_error']:.1%}",
-    ):
-        out.print(line, soft_wrap=True)
+    )
     out.print()
     table = class_metrics_table(loaded.classes, loaded.counts.tolist(), found, evaluated, MOST_CLASSES)
     out.print(table.to_rich(out.width))
@@ -220,7 +217,7 @@ def predict_command(
     def name(error: DataError) -> None:
         nonlocal unreadable
         unreadable += 1
-        say.print(f"error: {error}", soft_wrap=True)
+        say.print(f"error: {error}")
 
     found = predict(loaded, paths, top, workers=workers, unreadable=name)
     if as_json:

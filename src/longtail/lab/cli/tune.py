@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Annotated
 
@@ -23,7 +24,7 @@ from longtail.lab.cli.train import finetuning_advice
 from longtail.lab.config import LossConfig, RunConfig, RunOptions
 from longtail.lab.data import GROUPS
 from longtail.lab.experiments import ExecutorOptions, SearchOptions, TuneResult, estimate_tuning, tune
-from longtail.lab.report.tables import Cell, Column, Table, percent_cell
+from longtail.lab.report.tables import Table, candidate_table
 
 __all__ = ["tune_command"]
 
@@ -65,37 +66,21 @@ def tune_command(
             print_json({"seconds": seconds})
         return
     result = tune(configure, search, options, executor, progress())
+    content = json.loads((result.folder / "result.json").read_text(encoding="utf-8"))
     if as_json:
-        print_json(_content(result))
+        print_json(content)
     else:
-        _show(result, options)
+        _show(result, candidate_table(content["candidates"]), options)
 
 
-def _content(result: TuneResult) -> dict[str, object]:
-    import json
-
-    content: dict[str, object] = json.loads((result.folder / "result.json").read_text(encoding="utf-8"))
-    return content
-
-
-def _show(result: TuneResult, options: RunOptions) -> None:
-    groups = [name for name in GROUPS if any(each.groups.get(name) is not None for each in result.candidates)]
-    names = ("folds", "balanced accuracy %", *(f"{name} %" for name in groups))
-    columns = [Column("loss", numeric=False), *(Column(name) for name in names), Column("", numeric=False)]
-    lines = []
-    for each in result.candidates:
-        spread = "" if each.spread is None else f"± {100 * each.spread:.1f}"
-        score = Cell(f"{100 * each.mean:.1f}", each.mean, spread) if each.scores else Cell("–")
-        note = {"pruned": "pruned", "failed": f"failed: {each.error}"}.get(each.state, "")
-        note = "best" if each is result.candidates[0] else note
-        cells = [Cell(each.loss.title), Cell(str(len(each.scores))), score]
-        lines.append([*cells, *(percent_cell(each.groups.get(name)) for name in groups), Cell(note)])
+def _show(result: TuneResult, table: Table, options: RunOptions) -> None:
     out = console()
-    out.print(Table(columns, lines).to_rich(out.width))
+    out.print(table.to_rich(out.width))
+    groups = [name for name in GROUPS if any(column.name == f"{name} %" for column in table.columns)]
     test = result.test
     recalls = ", ".join(f"{name} {test[name]:.1%}" for name in GROUPS if test[name] is not None)
     out.print()
-    for line in (
+    out.print(
         f"{', '.join(groups)}: mean recall of classes with that many training images; ± over the folds",
         f"{result.runs} of {result.grid_runs} folds were trained",
         f"{result.winner.loss.title}, trained on all training images and tested once: error {test['error']:.2f}%, "
@@ -103,5 +88,4 @@ def _show(result: TuneResult, options: RunOptions) -> None:
         f"the search is in {result.folder}; to train with this loss:",
         f"  {command_for(result.winner, options)}",
         *finetuning_advice(result.winner, test, options),
-    ):
-        out.print(line, soft_wrap=True)
+    )

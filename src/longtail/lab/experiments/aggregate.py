@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from longtail._checks import check_choice
 from longtail.lab.config import LOSS_KWARGS, WEIGHT_FIELDS
 from longtail.lab.experiments.results import COMPARED, CONFIGURATION, SETTING, to_records
 from longtail.losses import LOSSES
@@ -52,7 +50,7 @@ def summarize_results(frame: pd.DataFrame) -> pd.DataFrame:
     return in_order(_settings(runs).assign(n=groups.size()).join(pd.concat([means, spreads], axis=1)[pairs]))
 
 
-def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: float = 0.95) -> pd.DataFrame:
+def deltas(frame: pd.DataFrame) -> pd.DataFrame:
     """The effect of class weights: each weighted setting against the plain one, paired by seed.
 
     The plain setting has the same loss, γ and everything else, and no weights. Both runs of a pair start from the same
@@ -60,34 +58,27 @@ def deltas(frame: pd.DataFrame, metrics: Sequence[str] = COMPARED, confidence: f
 
     Args:
         frame: what :func:`load_results` gave, or some rows of it.
-        metrics: columns to compare.
-        confidence: of the intervals.
 
     Returns:
-        The columns of the setting, ``method``, ``pairs``, and for each metric ``…_delta``, the mean difference, with
-        the limits ``…_low`` and ``…_high`` of its Student t interval, which needs two pairs. A setting without a
-        plain partner has 0 pairs.
+        The columns of the setting, ``method``, ``pairs``, and for each metric of ``COMPARED`` ``…_delta``, the mean
+        difference, with the limits ``…_low`` and ``…_high`` of its 95% Student t interval, which needs two pairs. A
+        setting without a plain partner has 0 pairs.
     """
     from scipy.special import stdtrit  # and not scipy.stats, which is slow to import
 
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
-    for metric in metrics:
-        check_choice("metric", metric, _metrics(frame))
     runs = _complete(frame)
     runs["_family"] = _groups(runs, [name for name in SETTING if name not in WEIGHT_FIELDS])
     is_plain = runs["weighting"] == "uniform"
-    names = list(metrics)
     # Plain runs that differ by how their weights of 1 would be normalized are the same run.
-    plain = runs[is_plain].drop_duplicates(["_family", "seed"])[["_family", "seed", *names]]
+    plain = runs[is_plain].drop_duplicates(["_family", "seed"])[["_family", "seed", *COMPARED]]
     pairs = runs[~is_plain].merge(plain, on=["_family", "seed"], suffixes=("", "_plain"))
-    differences = pd.DataFrame({name: pairs[name] - pairs[f"{name}_plain"] for name in names})
+    differences = pd.DataFrame({name: pairs[name] - pairs[f"{name}_plain"] for name in COMPARED})
     groups = differences.groupby(pairs["_setting"])
     table = _settings(runs[~is_plain]).drop(columns="published")
     table["pairs"] = groups.size().reindex(table.index, fill_value=0)
     mean, spread = (values.reindex(table.index) for values in _means_and_spreads(groups))
-    radius = stdtrit(table["pairs"] - 1, (1 + confidence) / 2) / table["pairs"] ** 0.5
-    for name in names:
+    radius = stdtrit(table["pairs"] - 1, 0.975) / table["pairs"] ** 0.5
+    for name in COMPARED:
         table[f"{name}_delta"] = mean[name]
         table[f"{name}_low"] = mean[name] - radius * spread[name]
         table[f"{name}_high"] = mean[name] + radius * spread[name]

@@ -49,16 +49,8 @@ DTYPES = {int: "Int64", float: "float64", bool: "boolean", tuple: "object"}
 OTHER = ("run_id", "status", "problem", "method", "best_error", "seconds", "published", "weights_from", "adjustment")
 """Columns that are neither of the configuration nor metrics of the last epoch."""
 
-FILES = (
-    ".lock",
-    "config.json",
-    "data.json",
-    "metrics.jsonl",
-    "result.json",
-    "error.json",
-    "model.safetensors",
-    "checkpoint.pt",
-)
+FILES = {".lock", "config.json", "data.json", "metrics.jsonl", "result.json", "error.json"}
+FILES |= {"model.safetensors", "checkpoint.pt"}
 """A folder that holds one of them is one of a run, or of what is left of it."""
 
 
@@ -161,7 +153,7 @@ def _run_folders(runs: Path) -> list[Path]:
 def _is_run(folder: Path) -> bool:
     try:
         inside = os.listdir(folder)
-        return not set(FILES).isdisjoint(inside) and "journal.log" not in inside  # which is of a search
+        return not FILES.isdisjoint(inside) and "journal.log" not in inside  # which is of a search
     except OSError:
         return True  # what cannot be looked into is listed as damaged rather than passed over in silence
 
@@ -201,7 +193,8 @@ def _row(path: Path) -> dict[str, Any]:
         with damage_named(folder.config_file):
             config = folder.config()
             entry = published(config)
-        row |= {"method": config.title, **_values(config), "published": entry and entry.error}
+        row |= {name: functools.reduce(getattr, path, config) for name, path in PATHS.items()}
+        row |= {"method": config.title, "published": entry and entry.error}
         row["weights_from"] = _weights_from(path, config)
         result = folder.result()
         failure = folder.failure() if result is None else None
@@ -209,7 +202,9 @@ def _row(path: Path) -> dict[str, Any]:
             return row | {"status": "failed", "problem": _line(failure["error"])}
         epochs = len(folder.metrics())
         if result is not None:
-            return row | {"status": "complete"} | _outcome(result, path)
+            versions = {f"version_{name}": str(value) for name, value in result["versions"].items()}
+            row |= {"metrics": _final_metrics(result["final"], path), "versions": versions}
+            return row | {"status": "complete", "best_error": result["best_error"], "seconds": result["seconds"]}
         return row | {"status": "unfinished", "problem": f"{epochs} of {config.optimizer.epochs} epochs"}
     except (ConfigError, OSError) as error:
         return row | {"status": "damaged", "problem": _problem(error, path)}
@@ -228,16 +223,6 @@ def _weights_from(path: Path, config: RunConfig) -> str | None:
         return RunFolder(path.parent / config.model.weights).config().setting_id
     except ConfigError:
         return config.model.weights
-
-
-def _outcome(result: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The values of a result."""
-    return {
-        "metrics": _final_metrics(result["final"], path),
-        "best_error": result["best_error"],
-        "seconds": result["seconds"],
-        "versions": {f"version_{name}": str(value) for name, value in result["versions"].items()},
-    }
 
 
 def _final_metrics(final: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -264,12 +249,6 @@ def _line(text: object) -> str:
     return " ".join(str(text).split())
 
 
-def _values(config: Any) -> dict[str, Any]:
-    """The values of a configuration by the names of their flags."""
-    values = {name: functools.reduce(getattr, path, config) for name, path in PATHS.items()}
-    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
-
-
 def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a table as JSON has them; what is missing, or no number that JSON has, is None.
 
@@ -283,12 +262,7 @@ def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def row_key(row: dict[str, Any], columns: Sequence[str]) -> str:
-    """The key that rows of :func:`to_records` share if they agree in some columns.
-
-    Example:
-        >>> row_key({"data": "digits", "beta": None, "n": 3}, ["data", "beta"])
-        '["digits", null]'
-    """
+    """The key that rows of :func:`to_records` share if they agree in some columns."""
     return json.dumps([row[name] for name in columns])
 
 

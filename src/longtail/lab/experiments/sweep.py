@@ -162,12 +162,12 @@ def estimate(
     computed: dict[tuple[object, ...], float] = {}
     with make_executor(where, options) as executor:
         for config in configs:
-            if config.data not in images:
-                dataset = open_data(config, options.data_dir).dataset
-                images[config.data] = (len(dataset.train), tested_images(dataset))
-            if config.model.freeze and (features := _features_of(config)) not in computed:
+            features = _features_of(config)
+            if config.data not in images or (config.model.freeze and features not in computed):
                 dataset, _, opened = open_data(config, options.data_dir)
-                computed[features] = FrozenBackbone(opened, dataset).seconds(options.workers)
+                images[config.data] = (len(dataset.train), tested_images(dataset))
+                if config.model.freeze:
+                    computed[features] = FrozenBackbone(opened, dataset).seconds(options.workers)
             kind = (config.data, config.model, config.precision, config.compile)
             if kind not in speeds:
                 speeds[kind] = measure_speeds(executor, config)

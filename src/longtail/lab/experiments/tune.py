@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from longtail.lab.config import ConfigError, LossConfig, RunConfig, RunOptions
-from longtail.lab.data import GROUPS
+from longtail.lab.data import GROUPS, FoldOptions
 from longtail.lab.experiments.executors import ExecutorOptions, make_executor
 from longtail.lab.experiments.prepare import prepare_features
 from longtail.lab.experiments.progress import Progress
@@ -119,14 +119,10 @@ def _folder(
     return options.runs / "tune" / f"{readable}-{search.search}-{name}"
 
 
-def _final_run(config: RunConfig) -> RunConfig:
-    whole = replace(config.data.fold, folds=None, fold=None, fold_seed=0)
-    return _tested_once(replace(config, data=replace(config.data, fold=whole)))
-
-
-def _tested_once(config: RunConfig) -> RunConfig:
-    """After the last epoch only, unless validation images choose the epoch."""
-    return config if config.keep == "best" else replace(config, test_every=0)
+def _cut(config: RunConfig, fold: FoldOptions = FoldOptions()) -> RunConfig:
+    """Trained without a fold, or on all; tested after the last epoch, unless validation images choose the epoch."""
+    test_every = config.test_every if config.keep == "best" else 0
+    return replace(config, data=replace(config.data, fold=fold), test_every=test_every)
 
 
 class _Tuning(contextlib.ExitStack):
@@ -146,7 +142,7 @@ class _Tuning(contextlib.ExitStack):
             raise ConfigError("fold must not be given: all folds are tried")
         self.folds, self.search = base.data.fold.folds or FOLDS, search
         # Before anything starts: data that cannot be opened or cut.
-        self.dataset, _, opened = open_data(_final_run(base), options.data_dir, runs=options.runs)
+        self.dataset, _, opened = open_data(_cut(base), options.data_dir, runs=options.runs)
         data = replace(opened.data, fold=base.data.fold)
         # With the images and initial weights that were found.
         self.configure: Callable[[LossConfig], RunConfig] = lambda loss: replace(
@@ -173,7 +169,8 @@ class _Tuning(contextlib.ExitStack):
         for note in self.notes:
             self.progress.say(note)
         self._refresh()
-        done = sum(len(each.scores) for each in self.candidates.values())
+        known = self.candidates.values()
+        done = sum(len(each.scores) if each.state == "running" else self.folds for each in known)
         runs = self.space.total * self.folds - done
         losses = f"{self.space.total} losses × {self.folds} folds"
         if not runs:
@@ -262,9 +259,9 @@ class _Tuning(contextlib.ExitStack):
             errors = [candidate.error for candidate in found if candidate.error]
             raise TrainingError(f"no loss has a result: {errors[0] if errors else 'nothing was tried'}")
         winner = self.final(found[0].loss)
-        self.progress.say(f"training with {winner.loss.title} on all training images")
         folder = self.runs.folder(winner)
         if folder.result() is None:
+            self.progress.say(f"training with {winner.loss.title} on all training images")
             self.runs.train(winner)
         while (result := folder.result()) is None:
             self.runs.check()
@@ -282,12 +279,11 @@ class _Tuning(contextlib.ExitStack):
 
     def final(self, loss: LossConfig) -> RunConfig:
         """The run of a loss on all training images."""
-        return _final_run(self.configure(loss))
+        return _cut(self.configure(loss))
 
     def _fold(self, loss: LossConfig, fold: int) -> RunConfig:
         config = self.configure(loss)
-        chosen = replace(config.data.fold, folds=self.folds, fold=fold)
-        return _tested_once(replace(config, data=replace(config.data, fold=chosen)))
+        return _cut(config, replace(config.data.fold, folds=self.folds, fold=fold))
 
     def _result(self, loss: LossConfig, fold: int) -> dict[str, Any] | None:
         return RunFolder(self.options.runs / self._fold(loss, fold).run_id).result()

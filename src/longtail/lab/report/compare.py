@@ -65,11 +65,6 @@ class Method:
     adjustment: str | None = None
 
     @property
-    def is_adjusted(self) -> bool:
-        """Whether it changes the head of another method's runs."""
-        return self.adjustment is not None
-
-    @property
     def mean(self) -> float:
         """Balanced accuracy, mean over seeds."""
         return sum(self.accuracy.values()) / len(self.accuracy)
@@ -324,12 +319,12 @@ def _next_steps(methods: list[Method], best: Method, baseline: Method, folder: P
     seeds = [
         Step("train", run(method).path, {"seed": seed}, runs)
         for method in dict.fromkeys((best, baseline))
-        if not method.is_adjusted
+        if method.adjustment is None
         for seed in _missing_seeds(method)
     ]
     one = min(len(method.accuracy) for method in (best, baseline)) == 1
     why = "the difference has an interval over seeds" if one else "the interval over seeds is narrower"
-    adjusted = [method for method in methods if method.is_adjusted]
+    adjusted = [method for method in methods if method.adjustment is not None]
     done = (run(best).adjustment(best.adjustment) or {}) if best.adjustment else {}
     same: dict[str, Any] = {name: done[name] for name in ("method", "tau") if name in done}
     rest = [run_folder_of(folder, name) for name in _not_adjusted(best, methods)] if done.get("method") else []
@@ -347,7 +342,7 @@ def _next_steps(methods: list[Method], best: Method, baseline: Method, folder: P
             [Step("adjust", run(baseline).path, {"method": "logit_adjustment"})],
         ),
         (
-            not (runs / "tune").is_dir() and not best.is_adjusted,
+            not (runs / "tune").is_dir() and best.adjustment is None,
             "Let cross-validation choose the loss, β and γ:",
             [Step("tune", run(best).path, runs=runs)],
         ),
@@ -388,5 +383,5 @@ def _missing_seeds(method: Method) -> list[int]:
 
 def _not_adjusted(adjusted: Method, methods: list[Method]) -> list[str]:
     """Runs of other seeds than those whose head is adjusted."""
-    parent = next((each for each in methods if not each.is_adjusted and adjusted.runs[0] in each.runs), adjusted)
+    parent = next((each for each in methods if each.adjustment is None and adjusted.runs[0] in each.runs), adjusted)
     return [run for run in parent.runs if run not in adjusted.runs]

@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Any
 from longtail.lab.config import ConfigError
 from longtail.lab.experiments.results import telling_columns, to_records
 from longtail.lab.report.figures.runs import COMMON, classes_of, experiments
-from longtail.lab.report.tables import (
-    Column,
-    Table,
-    column_title,
-    known_columns,
-    percent_cell,
-    shown,
-    shown_as,
-    value_cell,
-)
+from longtail.lab.report.tables import Table, candidate_table, column_title, known_columns, shown
 from longtail.lab.training.cost import duration
 
 if TYPE_CHECKING:
@@ -78,7 +69,7 @@ def find_groups(frame: DataFrame, runs: Path, *may_differ: str) -> list[Group]:
     groups = []
     for row, part in together:
         told = [name for name in names if row[name] is not None and name not in may_differ]
-        texts = [forms.get(name, f"{column_title(name)} {{}}").format(shown_as(name, row[name])) for name in told]
+        texts = [forms.get(name, f"{column_title(name)} {{}}").format(shown(row[name], name)) for name in told]
         try:
             classes, counts = classes_of(runs, part)
         except ConfigError:
@@ -99,15 +90,5 @@ def searches(runs: Path) -> list[tuple[str, Table]]:
         # What is not written by a search, or damaged, is none.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             content = json.loads(file.read_text(encoding="utf-8"))
-            columns = [Column("loss", numeric=False), Column("state", numeric=False), Column("folds")]
-            columns += [Column("balanced accuracy %")]
-            lines = [
-                [
-                    *(value_cell(row[name]) for name in ("title", "state")),
-                    value_cell(len(row["scores"])),
-                    percent_cell(row["balanced_accuracy"], row["spread"]),
-                ]
-                for row in content["candidates"]
-            ]
-            found.append((file.parent.name, Table(columns, lines)))
+            found.append((file.parent.name, candidate_table(content["candidates"])))
     return found

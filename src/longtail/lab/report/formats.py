@@ -69,12 +69,7 @@ def _in_points(svg: str) -> str:
 
 
 def to_html(content: dict[str, Any], title: str) -> str:
-    """A page with the chart in it, which fetches nothing.
-
-    Example:
-        >>> "<title>a &lt; b</title>" in to_html({"mark": "point", "data": {"values": []}}, "a < b")
-        True
-    """
+    """A page with the chart in it, which fetches nothing."""
     return templates().get_template("figure.html").render(title=title, vega=Markup(vega()), spec=content)
 
 

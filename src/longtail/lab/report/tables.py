@@ -19,6 +19,7 @@ __all__ = [
     "Cell",
     "Column",
     "Table",
+    "candidate_table",
     "class_metrics_table",
     "column_title",
     "comparison",
@@ -29,7 +30,6 @@ __all__ = [
     "run_table",
     "setting_table",
     "shown",
-    "shown_as",
     "text_table",
     "value_cell",
 ]
@@ -201,7 +201,7 @@ def setting_table(frame: DataFrame, differences: Mapping[str, Cell] | None = Non
         change = change_of.get(row_key(row, SETTING))
         cells = [
             Cell(row["method"], row["method"]),
-            *(_told_cell(name, row[name]) for name in names),
+            *(value_cell(row[name], name) for name in names),
             value_cell(row["n"]),
         ]
         cells += [percent_cell(row["balanced_accuracy_mean"], row["balanced_accuracy_std"])]
@@ -253,6 +253,23 @@ def problem_table(frame: DataFrame) -> Table:
     return Table(columns, [[value_cell(row[name]) for name in names] for row in rows])
 
 
+def candidate_table(candidates: list[Row]) -> Table:
+    """The candidates of a search, as its ``result.json`` has them: the best first."""
+    groups = [name for name in GROUPS if any(row.get(name) is not None for row in candidates)]
+    names = ("folds", "balanced accuracy %", *(f"{name} %" for name in groups))
+    columns = [Column("loss", numeric=False), *(Column(name) for name in names), Column("state", numeric=False)]
+    lines = []
+    for rank, row in enumerate(candidates):
+        known = {"complete": "" if rank else "best", "failed": f"failed: {row.get('error')}"}
+        cells = [value_cell(row["title"]), value_cell(len(row["scores"]))]
+        cells += [
+            percent_cell(row["balanced_accuracy"], row["spread"]),
+            *(percent_cell(row.get(name)) for name in groups),
+        ]
+        lines.append([*cells, value_cell(known.get(row["state"], row["state"]))])
+    return Table(columns, lines)
+
+
 def known_columns(rows: list[Row]) -> list[str]:
     """Columns that are always shown, where they say anything."""
     from longtail.lab.experiments.results import FIRST
@@ -271,23 +288,15 @@ def _is_numeric(rows: list[Row], name: str) -> bool:
     return all(isinstance(row[name], (int, float, type(None))) for row in rows)
 
 
-def shown(value: Any) -> str:
-    """A value of a configuration, for people."""
-    return MISSING if value is None else shortest(value)
+def shown(value: Any, name: str = "") -> str:
+    """A value of a column, for people: a fingerprint of images by its first characters."""
+    text = MISSING if value is None else shortest(value)
+    return text[:8] if name == "fingerprint" else text
 
 
-def shown_as(name: str, value: Any) -> str:
-    """A value of this column, for people: a fingerprint of images by its first characters."""
-    return shown(value)[: 8 if name == "fingerprint" else None]
-
-
-def value_cell(value: Any) -> Cell:
-    """A value of a configuration."""
-    return Cell(shown(value), value if isinstance(value, (int, float, str, type(None))) else shown(value))
-
-
-def _told_cell(name: str, value: Any) -> Cell:
-    return replace(value_cell(value), text=shown_as(name, value))
+def value_cell(value: Any, name: str = "") -> Cell:
+    """A value of a column."""
+    return Cell(shown(value, name), value if isinstance(value, (int, float, str, type(None))) else shown(value))
 
 
 def number_cell(value: float | None, note: str = "", form: str = ".2f") -> Cell:

@@ -42,12 +42,7 @@ SMALL = 10
 
 
 def styled(chart: Any, title: str, subtitle: str = "") -> Chart:
-    """The chart with its title, in the look of all.
-
-    Example:
-        >>> styled(alt.Chart().mark_point(), "Recall").to_dict()["title"]["text"]
-        'Recall'
-    """
+    """The chart with its title, in the look of all."""
     # What stands together stays together.
     lines = textwrap.wrap(re.sub(r"(?<=[βγ=±]) | (?=[=(])", "\u00a0", subtitle), 56)
     heading = alt.TitleParams(title, subtitle=lines) if lines else alt.TitleParams(title)
@@ -101,22 +96,12 @@ def _config(ink: str, background: str) -> dict[str, Any]:
 
 
 def data(rows: list[dict[str, Any]]) -> Any:
-    """Rows as the data of a chart; not as a table of pandas, of which Altair takes 5,000 rows at most.
-
-    Example:
-        >>> data([{"n": 1}]).to_dict()
-        {'values': [{'n': 1}]}
-    """
+    """Rows as the data of a chart; not as a table of pandas, of which Altair takes 5,000 rows at most."""
     return alt.Data(values=rows)  # type: ignore[no-untyped-call]
 
 
 def method_style(index: int) -> tuple[str, list[int], str]:
-    """Colour, dash and shape of a method by its number in the order of all methods; the first one, plain, is grey.
-
-    Example:
-        >>> method_style(0), method_style(1)
-        (('#767676', [1, 0], 'circle'), ('#0072B2', [6, 2], 'square'))
-    """
+    """Colour, dash and shape of a method by its number in the order of all methods; the first one, plain, is grey."""
     hues = (GREY, *(colour for colour in COLOURS if colour != GREY))
     # Beyond the colours, they repeat with another dash and shape.
     other = index + index // len(hues)
@@ -127,10 +112,6 @@ def palette(names: Sequence[str], order: Sequence[str] | None = None) -> dict[st
     """Scales of colour, dash and shape, so that no two of the names differ by their colour alone.
 
     With the order of all methods, each has the style of its number in it (:func:`method_style`).
-
-    Example:
-        >>> palette(["focal"], order=["softmax", "focal"])["color"].range
-        ['#0072B2']
     """
     if len(names) > len(COLOURS):
         raise ConfigError(f"{len(names)} lines cannot be told apart: at most {len(COLOURS)}")
@@ -146,12 +127,7 @@ def palette(names: Sequence[str], order: Sequence[str] | None = None) -> dict[st
 def line_styles(
     names: Sequence[str], *channels: str, field: str = "name", order: Sequence[str] | None = None, **legend: Any
 ) -> dict[str, Any]:
-    """Encodings of the colour and the other channels (strokeDash, shape) by name, with one legend for all of them.
-
-    Example:
-        >>> list(line_styles(["softmax", "focal"], "strokeDash"))
-        ['color', 'strokeDash']
-    """
+    """Encodings of the colour and the other channels (strokeDash, shape) by name, with one legend for all of them."""
     scales = palette(names, order)
     if "strokeDash" in channels:
         legend |= {"symbolType": "stroke", "symbolSize": 180}
@@ -164,12 +140,7 @@ def line_styles(
 
 
 def tooltips(**titles: str) -> list[alt.Tooltip]:
-    """What is shown of the row under the pointer: titles by field.
-
-    Example:
-        >>> tooltips(images="training images")[0].to_dict()
-        {'field': 'images', 'format': ',d', 'title': 'training images', 'type': 'quantitative'}
-    """
+    """What is shown of the row under the pointer: titles by field."""
     return [
         alt.Tooltip(f"{name}:Q", title=title, format=NUMBERS[name])
         if name in NUMBERS

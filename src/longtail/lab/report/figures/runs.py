@@ -26,10 +26,6 @@ def experiments(frame: pd.DataFrame, *may_differ: str) -> list[pd.DataFrame]:
 
     A re-trained classifier belongs to the experiment of the run that its backbone is from. Settings of an experiment
     that would have the same name get what differs appended to it.
-
-    Example:
-        >>> experiments(pd.DataFrame({"status": ["failed"]}))
-        []
     """
     runs = frame[frame["status"] == "complete"]
     if runs.empty:
@@ -60,13 +56,7 @@ def _unique_methods(runs: pd.DataFrame, may_differ: tuple[str, ...]) -> pd.Serie
 
 
 def one_experiment(frame: pd.DataFrame, *may_differ: str) -> pd.DataFrame:
-    """The complete runs, if all are of one experiment; else an error that says how to choose one.
-
-    Example:
-        >>> one_experiment(pd.DataFrame({"status": ["failed"]}))
-        Traceback (most recent call last):
-        longtail.lab.config.errors.ConfigError: none of the runs is complete
-    """
+    """The complete runs, if all are of one experiment; else an error that says how to choose one."""
     found = experiments(frame, *may_differ)
     if not found:
         raise ConfigError("none of the runs is complete")

@@ -34,12 +34,7 @@ SCHEME_NAMES = {"inverse": "1/n", "inverse_sqrt": "1/√n", "uniform": "uniform 
 
 
 def class_balanced_term(betas: Sequence[float] = BETAS, max_count: int = 10_000) -> Chart:
-    """Figure 3: the class-balanced term (1 - β) / (1 - βⁿ) against the training images n of a class, both logarithmic.
-
-    Example:
-        >>> class_balanced_term([0.9, 0.99]).to_dict()["title"]["text"]
-        'Class-balanced term'
-    """
+    """Figure 3: the class-balanced term (1 - β) / (1 - βⁿ) against the training images n of a class, on log axes."""
     check_positive_integer("max_count", max_count)
     counts = np.unique(np.geomspace(1, max_count, 80).round().astype(np.int64))
     lines = {f"β {shortest(beta)}": beta for beta in _below_one(betas)} | {"1/n": 1.0}
@@ -59,12 +54,7 @@ def class_balanced_term(betas: Sequence[float] = BETAS, max_count: int = 10_000)
 
 
 def long_tailed_counts(dataset: str) -> Chart:
-    """Figure 4: training images of each class at the paper's imbalances; logarithmic, so that the tails can be seen.
-
-    Example:
-        >>> long_tailed_counts("cifar100").to_dict()["title"]["subtitle"]
-        ['cifar100, 500 images per class before']
-    """
+    """Figure 4: training images of each class at the paper's imbalances; logarithmic, so that the tails can be seen."""
     check_choice("dataset", dataset, tuple(SIZES))
     num_classes, most = SIZES[dataset]
     lines = {f"{imbalance:g}": profile(most, num_classes, imbalance) for imbalance in sorted(IMBALANCES)}
@@ -74,26 +64,18 @@ def long_tailed_counts(dataset: str) -> Chart:
     return styled(chart, "Long-tailed training sets", f"{dataset}, {most:,} images per class before")
 
 
-def effective_numbers(counts: Any, betas: Sequence[float] = BETAS, title: str = "Effective number of images") -> Chart:
-    """Figure 6: effective number of each class, logarithmic, classes in order of their images.
-
-    Example:
-        >>> effective_numbers([50, 10], [0.9]).to_dict()["title"]["subtitle"]
-        ['2 classes of 50 to 10 images']
-    """
+def effective_numbers(counts: Any, betas: Sequence[float] = BETAS) -> Chart:
+    """Figure 6: effective number of each class, logarithmic, classes in order of their images."""
     ordered = _ordered(counts)
     lines = {shortest(beta): effective_number(ordered, beta) for beta in _below_one(betas)} | {"1 (images)": ordered}
     y = alt.Y("effective:Q", title="effective number of images", **log_axis(1, ordered[0]))
-    return styled(_by_rank(lines, "effective", y, ordered, title="β", columns=3), title, _describe(ordered))
+    return styled(
+        _by_rank(lines, "effective", y, ordered, title="β", columns=3), "Effective number of images", _describe(ordered)
+    )
 
 
 def scheme_weights(counts: Any, beta: float = 0.999) -> Chart:
-    """Weight of each class under each scheme, logarithmic, classes in order of their images.
-
-    Example:
-        >>> scheme_weights([50, 10]).to_dict()["title"]["text"]
-        'Class weights'
-    """
+    """Weight of each class under each scheme, logarithmic, classes in order of their images."""
     ordered = _ordered(counts)
     check_beta(beta)
     names = SCHEME_NAMES | {"effective": f"β {shortest(beta)}"}
@@ -130,12 +112,7 @@ def _by_rank(lines: dict[str, Any], field: str, y: alt.Y, images: Any = None, **
 
 
 def random_covering(prototypes: int = 100, draws: int | None = None, trials: int = 1000, seed: int = 0) -> Chart:
-    """Proposition 1: volume that samples cover by simulation, on the closed form (1 - βⁿ) / (1 - β), β = (N - 1) / N.
-
-    Example:
-        >>> random_covering(10, trials=10).to_dict()["title"]["text"]
-        'Random covering'
-    """
+    """Proposition 1: volume that samples cover by simulation, on the closed form (1 - βⁿ) / (1 - β), β = 1 - 1/N."""
     check_positive_integer("prototypes", prototypes)
     last = 5 * prototypes if draws is None else draws
     volume = simulate_covering(prototypes, last, trials, seed)
