@@ -15,7 +15,7 @@ from benchmarks.tables import write_tables
 from longtail.lab.cli import one_line_errors
 from longtail.lab.cli.figures import figures_command
 from longtail.lab.config import RunConfig, RunOptions
-from longtail.lab.experiments import SWEEPS, keep_records, rescaled, run_sweep, small_parents
+from longtail.lab.experiments import SWEEPS, keep_records, rescaled, run_sweep
 from longtail.lab.recipes import retrained
 from longtail.lab.training import adjust_run
 from longtail.lab.training.adjustments import METHODS
@@ -60,7 +60,7 @@ def train_all(options: RunOptions) -> None:
     sweep = SWEEPS["small"]
     runs = [run for name in sweep.datasets for run in rescaled(sweep.runs(name), seeds=sweep.seeds)]
     train_runs(runs, options)
-    parents = {options.runs / run.run_id: run for run in small_parents(runs)}
+    parents = {options.runs / run.run_id: run for run in runs if run.title == "softmax"}
     train_runs([retrained(run, weights=str(path)) for path, run in parents.items()], options)
     for path in parents:
         for method in METHODS:

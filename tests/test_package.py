@@ -58,7 +58,7 @@ PUBLIC = {
     """,
     "longtail.lab.experiments": """
         SWEEPS Candidate ExecutorOptions Published SearchOptions SweepResult TuneResult beta_sweep estimate expand
-        heatmap keep_records load_results losses published published_entries read_sweep rescaled run_sweep small_parents
+        heatmap keep_records load_results losses published published_entries read_sweep rescaled run_sweep
         small_protocol table2 table3 training_curves tune estimate_tuning
     """,
     "longtail.lab.report": "FIGURES FORMATS Figure Inputs load_epochs make_page save spec write_page",

@@ -81,7 +81,6 @@ def show(
     """Show how many images each class has, and what they are worth.
 
     Example: longtail data show cifar10 --imbalance 100
-
     """
     dataset = open_dataset(data, data_dir, files=files, on_error=on_error, console=progress())
     for note in dataset.notes:
@@ -107,7 +106,6 @@ def check(
     """Read every image, and name those that are broken.
 
     Example: longtail data check photos/
-
     """
     dataset = open_dataset(data, data_dir, files=files)
     images, broken = 0, []
@@ -131,7 +129,6 @@ def fetch(name: Name, data_dir: DataDir = None, mirror: Mirror = None) -> None:
     """Download a data set from its official site, verify it, and unpack it; a broken download is resumed.
 
     Example: longtail data fetch cifar10
-
     """
     folder = fetch_dataset(name, data_dir, mirror=mirror, console=progress())
     console().print(f"{name} is in {folder}")
@@ -144,7 +141,6 @@ def cache(
     """Show the cached features of frozen backbones, or delete them.
 
     Example: longtail data cache
-
     """
     from longtail.lab.models.features import cached_features, clear_features
 

@@ -22,7 +22,6 @@ __all__ = [
     "heatmap",
     "losses",
     "rescaled",
-    "small_parents",
     "small_protocol",
     "table2",
     "table3",
@@ -186,16 +185,6 @@ def small_protocol(dataset: str) -> list[RunConfig]:
     runs = [run for imbalance in (100.0, 50.0) for run in _compared(dataset, imbalance)]
     runs += [_small_run(dataset, 50.0, LossConfig(beta=beta)) for beta in BETAS]
     return list(dict.fromkeys(runs))  # the β of the paper's best loss is one of figure 5, too
-
-
-def small_parents(runs: Sequence[RunConfig]) -> list[RunConfig]:
-    """The plain softmax runs, whose heads are retrained (cRT) and adjusted (τ-normalisation, logit adjustment).
-
-    Example:
-        >>> [run.title for run in small_parents(small_protocol("cifar10"))]
-        ['softmax', 'softmax']
-    """
-    return [run for run in runs if run.title == "softmax"]
 
 
 def _compared(dataset: str, imbalance: float) -> list[RunConfig]:
