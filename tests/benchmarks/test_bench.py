@@ -84,21 +84,6 @@ def test_a_quick_run_of_the_training_benchmark_has_every_row(tmp_path):
     assert all(value > 0 for part in results["start"].values() for value in part.values())
 
 
-@pytest.mark.slow
-def test_a_quick_run_of_the_features_benchmark_has_every_part(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.features", "--quick", "--output", str(tmp_path)]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert printed == (tmp_path / "features.md").read_text()
-    results = json.loads((tmp_path / "features.json").read_text())
-    assert all(results["features"][precision]["cached"] > 0 for precision in ("32-true", "bf16-mixed"))
-    assert {name: (part["folds"], part["attempts"]) for name, part in results["tune"].items()} == {
-        "default": (2, 1),
-        "without_pruning": (2, 1),
-    }
-    assert results["whole"]["seconds"] > results["whole"]["tune"]["seconds"] > 0
-    assert results["head"]["train"] > 0
-
-
 def test_peak_memory_counts_what_is_held_at_once():
     def two_after_one_another():
         for _ in range(2):
