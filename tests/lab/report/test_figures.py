@@ -370,7 +370,7 @@ def test_runs_of_several_experiments_are_never_mixed(tmp_path):
     frame = load_results(tmp_path)
     write_run(tmp_path, run_of(PLAIN, model="resnet8"))
     frame = load_results(tmp_path)
-    message = "the runs are of 3 experiments: choose one, such as imbalance=50 model=resnet8$"
+    message = "the runs belong to 3 experiments: choose one, such as imbalance=50 model=resnet8$"
     with pytest.raises(ConfigError, match=message):
         figures.group_recalls(frame)
     figures.group_recalls(frame[(frame["model"] == "resnet8") & (frame["imbalance"] == 50)])
