@@ -106,23 +106,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Speed and memory of heads of many classes.")
     parser.add_argument("--output", type=Path, default=Path("results/bench"), help="folder of the record and the table")
     parser.add_argument("--quick", action="store_true", help="few classes and rounds, to try it out")
+    parser.add_argument("--layers", action="store_true", help="only where fusing pays; keep the rest of the record")
     options = parser.parse_args()
     sizes, many = (SIZES[:1], 20_000) if options.quick else (SIZES, MANY)
     settings = circumstances() | {"samples": SAMPLES, "features": WIDTH}
     settings["instructions"] = torch.backends.cpu.get_cpu_capability()
-    results: Result = {"settings": settings, "cases": []}
-    for classes in sizes:
-        print(f"measuring {classes} classes", file=sys.stderr)
-        results["cases"].append(measure(classes, seconds=1.0 if options.quick else 4.0, least=3))
+    record = options.output / "linear_heads.json"
+    if options.layers:
+        results: Result = json.loads(record.read_text())
+    else:
+        results = {"settings": settings, "cases": []}
+        for classes in sizes:
+            print(f"measuring {classes} classes", file=sys.stderr)
+            results["cases"].append(measure(classes, seconds=1.0 if options.quick else 4.0, least=3))
+        results["many"] = {"classes": many, "megabytes": {loss: megabytes(loss, many) for loss in LOSSES}}
     results["layers"] = [
         layer
         for samples, width in (LAYERS[:1] if options.quick else LAYERS)
         for layer in measure_layer(samples, width, sizes[:1] if options.quick else LAYER_SIZES)
     ]
-    results["many"] = {"classes": many, "megabytes": {loss: megabytes(loss, many) for loss in LOSSES}}
+    results["layers_measured"] = settings["date"]
     text = report(results)
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "linear_heads.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    record.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     (options.output / "linear_heads.md").write_text(text)
     print(text, end="")
 
@@ -202,7 +208,8 @@ def report(results: Result) -> str:
         *(line(f"`{name}`" if "F." in name else name, cases, partial(memory, name)) for name in names(cases)),
     ]
     parts += [
-        "\nFused against unfused, ratio of minima (of peak memory), by samples × features:\n",
+        "\nFused against unfused, ratio of minima (of peak memory), by samples × features, "
+        f"{results['layers_measured']}:\n",
         "| | " + " | ".join(f"{classes:,} classes" for classes in LAYER_SIZES) + " |",
         "|---|" + "---:|" * len(LAYER_SIZES),
     ]

@@ -4,7 +4,8 @@ All implementations of a case take turns, and ratios are to weighted ``F.cross_e
 with all instructions of the CPU and with AVX2 at most, each on the machine as it is and beside two busy processes. On
 an idle machine a minimum says what a call costs; beside others a median says what it takes. Shared machines and the
 allocator's luck (whether a freed 33 MB buffer is kept or must be mapped and faulted in anew) can shift a median for a
-whole run, but hardly a minimum.
+whole run, but hardly a minimum. Beside busy processes all implementations make the same number of calls, in many short
+turns, and the median is that of all calls: some wait for a core, and the share of those that do is part of the answer.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ SHAPES = [(128, 10), (128, 100), (1024, 1000), (1024, 8142), (8, 19, 256, 256)]
 QUICK_SHAPES = [(128, 10), (1024, 1000)]
 DTYPES = [torch.float32, torch.bfloat16]
 CAPABILITIES = ["default", "avx2"]
+LOADED_REPEATS, LOADED_SECONDS = 3, 6.0
 
 Row = dict[str, Any]
 Result = dict[str, Any]
@@ -67,6 +69,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="compiled losses, too")
     parser.add_argument("--resume", action="store_true", help="keep the runs that the record in the folder has")
     parser.add_argument("--runs", type=int, help="measure at most so many of the four, and the others with --resume")
+    parser.add_argument("--repeats", type=int, help="calls in each turn, with --part; default as many as fill the turn")
     parser.add_argument("--part", choices=["all", "longtail"], help="measure these in this process, print JSON")
     return parser.parse_args()
 
@@ -75,6 +78,7 @@ def run_part(capability: str, busy: int) -> Result:
     """One run in a process of its own, for PyTorch chooses its instructions when it starts."""
     print(f"{capability} instructions, {busy} busy processes", file=sys.stderr)
     command = [sys.executable, "-m", "benchmarks.losses", *sys.argv[1:]]
+    command += ["--repeats", str(LOADED_REPEATS)] if busy else []
     command += ["--part", "all" if capability == "default" and not busy else "longtail"]
     if busy or capability != "default":  # to compile takes long beside others, and chooses instructions by itself
         command.append("--no-compile")
@@ -105,15 +109,17 @@ def measure(options: argparse.Namespace) -> Result:
     if options.part == "longtail":
         names = [name for name in names if name == BASELINE or name.startswith("longtail")]
     seconds, least = (1.0, 4) if options.quick else (3.0, 12)
+    if options.repeats and not options.quick:
+        seconds, least = LOADED_SECONDS, 6
     cases = []
     for dtype in DTYPES:
         for shape in QUICK_SHAPES if options.quick else SHAPES:
             print(f"  {' × '.join(map(str, shape))} {name_of(dtype)}", file=sys.stderr)
-            cases.append(measure_case(Case(shape, dtype), names, seconds, least))
+            cases.append(measure_case(Case(shape, dtype), names, seconds, least, options.repeats))
     return {"used_by_pytorch": torch.backends.cpu.get_cpu_capability(), "cases": cases}
 
 
-def measure_case(case: Case, names: list[str], seconds: float, least: int) -> Result:
+def measure_case(case: Case, names: list[str], seconds: float, least: int, repeats: int | None) -> Result:
     """Time and memory of all implementations for one shape and dtype."""
     rows: dict[str, Row] = {}
     calls: dict[str, Callable[[], None]] = {}
@@ -124,7 +130,7 @@ def measure_case(case: Case, names: list[str], seconds: float, least: int) -> Re
             calls[name] = partial(case.step, loss)
         except Exception as error:  # whatever a peer raises says why it has no number
             rows[name] = {"median_ms": None, "minimum_ms": None, "peak_memory": None, "reason": first_line(error)}
-    times = interleaved_times(calls, partial(drop_gradient, case), seconds, least)
+    times = interleaved_times(calls, partial(drop_gradient, case), seconds, least, repeats)
     for name, call in calls.items():
         drop_gradient(case)
         rows[name] |= {
@@ -138,7 +144,7 @@ def measure_case(case: Case, names: list[str], seconds: float, least: int) -> Re
     return {
         "shape": list(case.shape),
         "dtype": name_of(case.dtype),
-        "rounds": len(times[BASELINE]),
+        "times": len(times[BASELINE]),
         "logits_bytes": case.logits.nbytes,
         "implementations": rows,
     }
@@ -175,7 +181,10 @@ def report(results: Result) -> str:
         f"Forward + backward, β = {BETA}, γ = {GAMMA}, on {described(results['settings'])}. "
         f"Ratios are to `{BASELINE}` in the same run. Not all rows are the same function: see `benchmarks/peers.py`. "
         f"In its turn a call is repeated for {TURN * 1e3:g} ms, so small batches are timed with warm caches; once "
-        "between other work, calls with much Python code, such as ours, lose more than one fused call does.\n",
+        "between other work, calls with much Python code, such as ours, lose more than one fused call does. Beside "
+        f"busy processes a turn is {LOADED_REPEATS} calls of each, and the median is that of all calls. Those that are "
+        "spread over both cores may wait there for one to become free, which takes a small batch far longer than "
+        "the call.\n",
     ]
     for run in results["runs"]:
         kind, load = ("median", "two busy processes beside it") if run["busy"] else ("minimum", "no other load")

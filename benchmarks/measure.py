@@ -49,15 +49,23 @@ def peak_memory(call: Callable[[], object]) -> int:
 
 
 def interleaved_times(
-    calls: Mapping[str, Callable[[], object]], prepare: Callable[[], object], seconds: float, least: int
+    calls: Mapping[str, Callable[[], object]],
+    prepare: Callable[[], object],
+    seconds: float,
+    least: int,
+    repeats: int | None = None,
 ) -> dict[str, list[float]]:
-    """Seconds that each call took in each round, for about ``seconds`` and at least ``least`` rounds.
+    """Seconds that calls took, in rounds of about ``seconds`` in total, at least ``least`` of them.
 
     A round gives each call a turn, so that what slows the machine for a while slows them all; the order is drawn anew
     for each round, so that no call always finds the caches as the same neighbour left them. In its turn a call is
     repeated until ``TURN`` is over, as timeit and torch.utils.benchmark do: once alone, between strangers, a call of
-    some microseconds measures how long it takes to read its code into the cache. ``prepare`` is run before every
-    call, outside of its time.
+    some microseconds measures how long it takes to read its code into the cache. The median of the turn is kept.
+
+    Beside busy processes a call may wait for a core a thousand times longer than it runs. How often it does is then
+    what matters, so ``repeats`` gives every turn the same number of calls and keeps the time of each of them.
+
+    ``prepare`` is run before every call, outside of its time.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     order = list(calls)
@@ -67,20 +75,21 @@ def interleaved_times(
     while rounds < least or time.perf_counter() < end:
         shuffle(order)
         for name in order:
-            times[name].append(_turn(calls[name], prepare))
+            turn = _turn(calls[name], prepare, repeats)
+            times[name] += [statistics.median(turn)] if repeats is None else turn
         rounds += 1
     return times
 
 
-def _turn(call: Callable[[], object], prepare: Callable[[], object]) -> float:
-    """Median time of the calls of one turn."""
+def _turn(call: Callable[[], object], prepare: Callable[[], object], repeats: int | None) -> list[float]:
+    """Times of the calls of one turn."""
     times: list[float] = []
-    while sum(times) < TURN:
+    while sum(times) < TURN if repeats is None else len(times) < repeats:
         prepare()
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return times
 
 
 def circumstances(*packages: str) -> dict[str, Any]:

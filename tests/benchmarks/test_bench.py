@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,15 @@ def test_calls_take_turns():
     assert {name: len(seconds) for name, seconds in times.items()} == {"a": 3, "b": 3}
     assert log[::2] == ["-"] * (len(log) // 2)
     assert set(log) == {"-", "a", "b"}
+
+
+def test_turns_may_have_the_same_number_of_calls_of_each():
+    log = []
+    calls = {"quick": lambda: log.append("quick"), "slow": lambda: log.append("slow") or time.sleep(0.003)}
+    times = interleaved_times(calls, lambda: None, seconds=0, least=2, repeats=3)
+    assert {name: len(seconds) for name, seconds in times.items()} == {"quick": 6, "slow": 6}
+    assert all(log[turn] == log[turn + 1] == log[turn + 2] for turn in range(0, 12, 3))
+    assert min(times["slow"]) >= 0.003
 
 
 def test_the_most_memory_of_a_process_is_not_that_of_the_one_that_started_it():

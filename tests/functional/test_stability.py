@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from longtail import functional
-from longtail.functional import _apply
+from longtail.functional import _apply, sigmoid
 from tests.loss_table import every_loss
 
 LARGEST = {torch.float16: 6e4, torch.bfloat16: 1e4, torch.float32: 1e4, torch.float64: 1e4}
@@ -40,12 +40,13 @@ def test_every_loss_is_finite_at_the_ends_of_the_dtype(loss, dtype, smoothing):
 
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)
 @pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("road", ["blocks", "differentiable"])
-def test_focal_loss_is_right_at_the_ends_of_the_dtype(dtype, gamma, road):
+@pytest.mark.parametrize("road", ["few", "blocks", "differentiable"])
+def test_focal_loss_is_right_at_the_ends_of_the_dtype(dtype, gamma, road, monkeypatch):
+    monkeypatch.setattr(sigmoid, "_FEW", 0 if road == "blocks" else 4096)
     logits = extreme_logits(dtype)
     target = torch.zeros(len(logits), dtype=torch.int64)
     soft = torch.nn.functional.one_hot(target, 3)
-    rows = functional.focal_loss(logits, target if road == "blocks" else soft, gamma=gamma, reduction="none")
+    rows = functional.focal_loss(logits, soft if road == "differentiable" else target, gamma=gamma, reduction="none")
     (gradient,) = torch.autograd.grad(rows.sum(), logits)
     exact = [[focal_term(v if k else -v, gamma) for k, v in enumerate(row)] for row in logits.tolist()]
     expected = torch.tensor([[float(sum(value for value, _ in row))] for row in exact])[:, 0]

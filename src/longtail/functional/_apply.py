@@ -39,10 +39,10 @@ __all__ = [
 
 REDUCTIONS = ("mean", "sum", "none", "weighted_mean")
 
-# Up to here PyTorch's own cross-entropy is faster than the blocks, and what it holds, three times the logits, is small.
-NATIVE_ELEMENTS = 2_097_152
-# The same for adjusted logits, which take more operations, and for 16 bits, which must be widened as a whole.
-ADJUSTED_NATIVE_ELEMENTS = 65_536
+# Up to here PyTorch's own cross-entropy is faster than the blocks, and what it holds, three times the logits and six
+# times those of 16 bits, is small. Adjusted logits that need no widening are soon better off in blocks.
+NATIVE_ELEMENTS = 1_048_576
+ADJUSTED_NATIVE_ELEMENTS = 262_144
 # Logits up to here are as precise as the log-priors that are added to them.
 NEAR_ZERO = 16.0
 # PyTorch before 2.7 does not tell an export from a compilation: both trace the definition of the loss.
@@ -108,9 +108,10 @@ def _choose(
     )
     native = row_loss.is_cross_entropy and not (dense or label_smoothing or definition)
     if native and (traced or not logits.is_cpu or _is_small(row_loss, logits)):
-        z = logits if logits.dtype == class_weight.dtype else logits.to(class_weight.dtype)
-        if per_class is not None:
-            z = row_loss.shifted(z, near_zero=not traced and logits.is_cpu and _is_near_zero(z))
+        # The shift itself widens logits of 16 bits, if no offset goes first.
+        near_zero = per_class is not None and not traced and logits.is_cpu and _is_near_zero(logits)
+        z = logits if near_zero or logits.dtype == class_weight.dtype else logits.to(class_weight.dtype)
+        z = row_loss.shifted(z, near_zero)
         return _cross_entropy(z, target, class_weight, ignore_index, reduction, traced)
     if dense:
         weight, valid = mean_weight(target, class_weight, blocked=not (traced or definition)), None
@@ -135,8 +136,8 @@ def _is_near_zero(logits: Tensor) -> bool:
 
 
 def _is_small(row_loss: RowLoss, logits: Tensor) -> bool:
-    plain = row_loss.per_class is None and logits.dtype == compute_dtype(logits.dtype)
-    return logits.numel() <= (NATIVE_ELEMENTS if plain else ADJUSTED_NATIVE_ELEMENTS)
+    adjusted = row_loss.per_class is not None and logits.dtype == compute_dtype(logits.dtype)
+    return logits.numel() <= (ADJUSTED_NATIVE_ELEMENTS if adjusted else NATIVE_ELEMENTS)
 
 
 def _rows_and_divisor(

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._C import _functorch
 
 __all__ = [
+    "LOG2_E",
     "Buffers",
     "RowLoss",
     "compute_dtype",
@@ -39,6 +40,9 @@ DENSE_BUFFERS = 24
 Buffers = Sequence[Tensor | None]
 NO_BUFFERS: Buffers = (None,) * 5
 
+LOG2_E = 1 / math.log(2)
+"""exp(x) is exp2(x · LOG2_E), which PyTorch computes in less time."""
+
 
 class RowLoss:
     """One loss per sample ("row"), written twice: to be differentiated, and to be fast.
@@ -56,8 +60,6 @@ class RowLoss:
     """Whether it is, and the term of a present class at z is that of an absent one at -z."""
     is_cross_entropy = False
     """Whether it is ``F.cross_entropy`` of :meth:`shifted` logits."""
-    doubtful = math.inf
-    """From this loss on, :meth:`block` may have lost digits, or found infinity, and :meth:`from_indices` is asked."""
 
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
         """Loss of each sample, as differentiable operations: the definition."""
@@ -159,11 +161,13 @@ def _gradient(ctx: Any, factor: Tensor | int) -> Tensor:
 
 
 def _scaled_gradient(ctx: Any, grad_loss: Tensor) -> Tensor:
-    if ctx.saved_tensors[0].dtype == torch.float16:
-        return _gradient(ctx, grad_loss)
     # Handed over, not copied: a second backward (retain_graph=True) forms it anew, by the same operations.
-    gradient: Tensor = _gradient(ctx, 1) if ctx.gradient is None else ctx.gradient
+    gradient: Tensor | None = ctx.gradient
     ctx.gradient = None
+    if gradient is None:
+        if ctx.saved_tensors[0].dtype == torch.float16:
+            return _gradient(ctx, grad_loss)
+        gradient = _gradient(ctx, 1)
     if not ctx.total:
         gradient.mul_(grad_loss.unsqueeze(1))
     elif not grad_loss.is_cpu or grad_loss.item() != 1:  # on the CPU .item() is no sync
@@ -217,8 +221,6 @@ def _sweep(
         rows, slope = _sweep_blocks(row_loss, logits, target, scale, gradient)
         return (rows.sum() if total else rows.squeeze(1)), slope
     terms, slope = _small_block(row_loss, logits.to(scale.dtype), target, scale, gradient)
-    if row_loss.doubtful < math.inf:
-        _mend(row_loss, terms, logits, target)
     loss = terms.mul_(scale).sum() if total else terms.sum(1).mul_(scale.squeeze(1))
     return loss, (slope.to(logits.dtype) if gradient else None)
 
@@ -268,18 +270,9 @@ def _fill_block(row_loss: RowLoss, block: tuple[Tensor, ...], out: list[Tensor],
         terms.scatter_(1, target, own)
         if gradient:
             block_slope.scatter_(1, target, own_slope * scale)
-    if row_loss.doubtful == math.inf:
-        torch.sum(terms, 1, keepdim=True, out=row)
-    else:
-        _mend(row_loss, row.copy_(terms), logits, target)
+    torch.sum(terms, 1, keepdim=True, out=row)
     if gradient and block_slope.dtype != slope.dtype:
         slope.copy_(block_slope)
-
-
-def _mend(row_loss: RowLoss, rows: Tensor, logits: Tensor, target: Tensor) -> None:
-    """Replace losses of a block that are too large to be trusted by those of the definition."""
-    if rows.numel() and not rows.amax().item() < row_loss.doubtful:
-        rows.copy_(row_loss.from_indices(logits.to(rows.dtype), target.squeeze(1)).unsqueeze(1))
 
 
 def _sweep_dense(

@@ -50,15 +50,15 @@ def present_counts(counts: Any) -> Any:
 
 # Checking the counts and taking logarithms of them takes longer than the loss of a small batch: done once for each
 # tensor of counts, as the buffer of a module is, and again if its values change.
-_ADJUSTMENTS: dict[int, tuple[weakref.ref[Tensor], Any, Tensor, Tensor | None]] = {}
-# Of shifts whose exponentials are multiplied into a softmax: exp(-87) still is a float, exp(-87 + 30) is nothing.
-LARGEST_SPREAD = 30.0
+_ADJUSTMENTS: dict[int, tuple[weakref.ref[Tensor], Any, Tensor, bool]] = {}
+# exp(-87) is about the smallest float, and a sum of exponentials that has a term this large loses no digits.
+LARGEST_SPREAD = 60.0
 
 
-def adjustment(logits: Tensor, counts: Any, tau: float) -> tuple[Tensor, Tensor | None]:
-    """τ log π, what logits are shifted by, and ∝ π^τ, what their softmax may be multiplied by instead."""
+def adjustment(logits: Tensor, counts: Any, tau: float) -> tuple[Tensor, bool]:
+    """What logits are shifted by, τ log π, and whether none of these is far below 0."""
     if not isinstance(counts, Tensor) or is_traced(logits, counts) or counts.requires_grad or counts.is_inference():
-        return tau * log_prior(counts_beside(logits, counts)), None
+        return tau * log_prior(counts_beside(logits, counts)), False
     key = (counts._version, counts.data_ptr(), logits.shape[1:2], logits.device, logits.dtype, tau)
     index = id(counts)
     cached = _ADJUSTMENTS.get(index)
@@ -66,7 +66,7 @@ def adjustment(logits: Tensor, counts: Any, tau: float) -> tuple[Tensor, Tensor 
         with torch.inference_mode(False):
             shift = tau * log_prior(counts_beside(logits, counts))
         reference = weakref.ref(counts, lambda dead: _forget(index, dead))
-        cached = _ADJUSTMENTS[index] = (reference, key, shift, _factors(shift))
+        cached = _ADJUSTMENTS[index] = (reference, key, shift, _is_flat(shift))
     return cached[2:]
 
 
@@ -76,12 +76,11 @@ def _forget(index: int, dead: weakref.ref[Tensor]) -> None:
         del _ADJUSTMENTS[index]
 
 
-def _factors(shift: Tensor) -> Tensor | None:
-    """The exponentials of shifts, the largest being 1; None if a share could underflow before it is multiplied."""
+def _is_flat(shift: Tensor) -> bool:
+    """Whether a sum of exponentials cannot underflow, of numbers up to 0 that have the shift added to them."""
     if not shift.is_cpu or not shift.numel():
-        return None
-    low, high = shift.aminmax()
-    return torch.exp(shift - high) if (high - low).item() < LARGEST_SPREAD else None
+        return False
+    return shift.amin().item() > -LARGEST_SPREAD
 
 
 def log_prior(counts: Tensor) -> Tensor:

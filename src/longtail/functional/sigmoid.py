@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,7 +10,7 @@ from torch.compiler import is_compiling
 from longtail._checks import check_loss_option
 from longtail._docstrings import with_shared_paragraphs
 from longtail.functional._apply import apply_loss
-from longtail.functional._blocked import Buffers, RowLoss, is_own_class
+from longtail.functional._blocked import LOG2_E, Buffers, RowLoss, is_own_class
 
 __all__ = [
     "focal_loss",
@@ -168,23 +166,31 @@ class _Focal(RowLoss):
         if self.gamma == 0:
             u = softplus(logits, out[1])
             return u, (torch.sigmoid(logits, out=out[0]).mul_(scale) if gradient else u)
-        if self.gamma in (1, 2) or is_compiling():
-            u, wrong = softplus_and_sigmoid(logits, out[1], out[2])
-            modulator = power(wrong, self.gamma, out[3])
-        else:  # log(1-p) is z - softplus(z), and PyTorch's exp2 takes less time than its square root and its power
-            u = softplus(logits, out[1])
-            modulator = torch.sub(logits, u, out=out[3]).mul_(self.gamma * _LOG2_E).exp2_()
-            wrong = torch.square(modulator, out=out[2]) if self.gamma == 0.5 else torch.sigmoid(logits, out=out[2])
+        u, modulator, wrong = self._factors(logits, out)
         terms = u.mul_(modulator)
         if not gradient:
             return terms, terms
         end = terms if self.gamma == 1 else torch.mul(terms, self.gamma, out=out[0])
         return terms, torch.lerp(end, modulator, wrong, out=out[0]).mul_(scale)
 
+    def _factors(self, v: Tensor, out: Buffers) -> tuple[Tensor, Tensor, Tensor]:
+        """softplus(v), sigmoid(v)^γ and sigmoid(v), by what is fastest where."""
+        if is_compiling():
+            u, wrong = softplus_and_sigmoid(v)
+            return u, power(wrong, self.gamma), wrong
+        u = softplus(v, out[1])
+        if self.gamma in (1, 2) or (self.gamma == 0.5 and v.numel() <= _FEW):
+            wrong = torch.sigmoid(v, out=out[2])
+            return u, power(wrong, self.gamma, out[3]), wrong
+        # log(1-p) is z - softplus(z), and PyTorch's exp2 takes less time than its square root and its power.
+        modulator = torch.sub(v, u, out=out[3]).mul_(self.gamma * LOG2_E).exp2_()
+        return u, modulator, torch.square(modulator, out=out[2]) if self.gamma == 0.5 else torch.sigmoid(v, out=out[2])
+
 
 # exp(40) + 1 = exp(40) even in float64, so from there on softplus(v) = v to the last bit.
 _SATURATED = 40.0
-_LOG2_E = 1 / math.log(2)
+# Up to here the number of operations decides, and not what each of them takes for a number.
+_FEW = 4096
 
 
 def softplus(v: Tensor, out: Tensor | None = None) -> Tensor:
@@ -193,15 +199,15 @@ def softplus(v: Tensor, out: Tensor | None = None) -> Tensor:
         return F.softplus(v, 1.0, _SATURATED, out=out)  # type: ignore[call-arg]
     # PyTorch's softplus takes longer than these operations on a block in the cache, and its exp longer than its exp2.
     if v.amax().item() < _SATURATED:
-        return torch.mul(v, _LOG2_E, out=out).exp2_().log1p_()
-    torch.clamp_max(v, _SATURATED, out=out).mul_(_LOG2_E).exp2_().log1p_()
+        return torch.mul(v, LOG2_E, out=out).exp2_().log1p_()
+    torch.clamp_max(v, _SATURATED, out=out).mul_(LOG2_E).exp2_().log1p_()
     return torch.maximum(out, v, out=out)
 
 
-def softplus_and_sigmoid(v: Tensor, out: Tensor | None = None, out2: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def softplus_and_sigmoid(v: Tensor) -> tuple[Tensor, Tensor]:
     """Both; a compiler is given a form in which they share one exponential."""
     if not is_compiling():
-        return softplus(v, out), torch.sigmoid(v, out=out2)
+        return softplus(v), torch.sigmoid(v)
     e = torch.exp(-v.abs())
     right = 1 / (1 + e)
     return torch.log1p(e) + v.clamp_min(0), torch.where(v > 0, right, e * right)

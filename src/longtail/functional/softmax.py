@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from longtail._checks import check_loss_option
 from longtail._docstrings import with_shared_paragraphs
 from longtail.functional._apply import apply_loss, check_inputs, columns, row_maximum
-from longtail.functional._blocked import Buffers, RowLoss
+from longtail.functional._blocked import LOG2_E, Buffers, RowLoss
 from longtail.functional._counts import adjustment
 
 __all__ = ["logit_adjusted_cross_entropy", "softmax_cross_entropy"]
@@ -111,23 +110,18 @@ def logit_adjusted_cross_entropy(
     return apply_loss(row_loss, logits, target, class_weight, *options, checked=True)
 
 
-# A share this small may have lost digits to underflow; its logarithm is then taken from the logits.
-_LEAST_SHARE = 1e-30
-
-
 class _Softmax(RowLoss):
     """-log softmax, of logits that have ``shift``, one number per class, added to them.
 
-    Where the shifts are close together, exp(shift) is multiplied into the softmax instead, which takes fewer passes and
-    needs no care for an offset common to all logits of a sample. ``factors`` are these exp(shift).
+    ``flat`` says that the shifts are so close together that no sum of exponentials underflows where the largest logit
+    was subtracted before the shift was added.
     """
 
     buffers = 1
     is_cross_entropy = True
-    doubtful = -math.log(_LEAST_SHARE)
 
-    def __init__(self, shift: Tensor | None = None, factors: Tensor | None = None) -> None:
-        self.per_class, self.factors = shift, factors
+    def __init__(self, shift: Tensor | None = None, flat: bool = True) -> None:
+        self.per_class, self.flat = shift, flat
 
     def from_indices(self, logits: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(self.shifted(logits), target, reduction="none")
@@ -146,17 +140,19 @@ class _Softmax(RowLoss):
     def block(
         self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        if self.per_class is not None and self.factors is None:
-            logits = torch.sub(logits, row_maximum(logits), out=out[0]).add_(columns(self.per_class, logits))
-        shares = torch.softmax(logits, 1, out=out[0])
-        if self.factors is None:
-            own, factor = shares.gather(1, target), scale
+        # PyTorch's exp2 takes less time than the exponentials of its softmax.
+        z = torch.sub(logits, row_maximum(logits), out=out[0])
+        if self.per_class is None:
+            z.mul_(LOG2_E)
         else:
-            total = shares.mul_(columns(self.factors, logits)).sum(1, keepdim=True)
-            own, factor = shares.gather(1, target).div_(total), scale / total
+            torch.add(columns(self.per_class * LOG2_E, logits), z, alpha=LOG2_E, out=z)
+        if not self.flat:
+            z.sub_(row_maximum(z))
+        own = z.gather(1, target)
+        total = z.exp2_().sum(1, keepdim=True)
         if gradient:
-            shares.mul_(factor).scatter_add_(1, target, -scale)
-        return own.log_().neg_(), shares
+            z.mul_(scale / total).scatter_add_(1, target, -scale)
+        return total.log_().sub_(own, alpha=1 / LOG2_E), z
 
 
 _SOFTMAX = _Softmax()

@@ -22,7 +22,9 @@ from longtail.lab.models import IMAGENET
 
 VERSION = 2
 FUSED_CLASSES = 30_000
-"""From this many classes on, a fused head is as fast as one that holds the logits (benchmarks/linear_heads.py)."""
+"""From this many classes on, a fused head is at least about as fast as one that holds the logits, and takes far less
+memory. In results/bench/linear_heads.md, with 512 samples of 128 features, it takes 0.98 to 1.06 times as long with
+16,000 classes and 0.72 to 0.90 times with 100,000; and 0.20 to 0.61 times the memory with 16,000."""
 
 
 @dataclass(frozen=True, kw_only=True)
