@@ -85,6 +85,18 @@ def test_without_a_terminal_there_is_a_line_every_minute(clock):
     ]
 
 
+def test_the_time_left_follows_the_pace_of_the_runs(clock):
+    file = StringIO()
+    with Progress(Console(file=file, width=200), total=10) as shown:
+        shown.finished(1.0)  # complete before
+        shown.expect(1.0)
+        for _ in range(4):
+            shown.finished(1.0)
+        clock[0] = 80  # two at a time: 40 s a run, with their start and whatever else the machine does
+        shown.show(unknown(2), 0, 2)
+    assert file.getvalue() == "5/10 runs done, 2 running, 1 min 40 s left\n"
+
+
 def test_what_ended_is_a_line_and_a_failure_stays_in_a_terminal_too(clock):
     for terminal, lines in ((False, 2), (True, 1)):
         file = StringIO()

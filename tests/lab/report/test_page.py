@@ -251,6 +251,23 @@ def test_the_verdict_names_the_best_and_how_sure_it_is(tmp_path):
     assert [steps[0].action for _, steps in verdict.next_steps] == ["adjust", "tune"]
 
 
+def test_the_page_opens_on_the_experiment_with_the_most_methods(tmp_path):
+    write_compared(tmp_path)
+    write_data(write_run(tmp_path, run_of(imbalance=10.0)))
+    found = re.findall(r'<option value="(\d)"( selected)?>([^<]*)</option>', make_page(tmp_path))
+    names = [f"cifar10, imbalance {imbalance}, resnet32, 200 epochs" for imbalance in (10, 50)]
+    assert found == [("0", "", names[0]), ("1", " selected", names[1])]
+
+
+def test_a_single_method_is_the_highest_of_nothing(tmp_path):
+    write_compared(tmp_path, seeds=1)
+    group, methods = methods_of(tmp_path)
+    verdict = find_verdict(group, methods[:1], tmp_path)
+    assert verdict.summary[0].startswith("softmax has a balanced accuracy of 73.3% (95% interval ")
+    assert verdict.warnings[0] == "There is one method only: nothing to compare it with."
+    assert not any("seed" in warning for warning in verdict.warnings)
+
+
 def test_one_seed_is_thin_evidence_and_more_seeds_are_the_next_step(tmp_path):
     _, path = write_compared(tmp_path, seeds=1)
     group, methods = methods_of(tmp_path)

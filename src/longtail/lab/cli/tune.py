@@ -13,7 +13,6 @@ from longtail.lab.cli.arguments import (
     DryRun,
     RunningArguments,
     SetupArguments,
-    command_for,
     flag,
     resolve,
     run_options,
@@ -76,6 +75,8 @@ def tune_command(
 def _show(result: TuneResult, table: Table, options: RunOptions) -> None:
     out = console()
     out.print(table.to_rich(out.width))
+    best, *others = result.candidates
+    ties = sum(each.state == "complete" and each.mean == best.mean for each in others)
     groups = [name for name in GROUPS if any(column.name == f"{name} %" for column in table.columns)]
     test = result.test
     recalls = ", ".join(f"{name} {test[name]:.1%}" for name in GROUPS if test[name] is not None)
@@ -83,9 +84,10 @@ def _show(result: TuneResult, table: Table, options: RunOptions) -> None:
     out.print(
         f"{', '.join(groups)}: mean recall of classes with that many training images; ± over the folds",
         f"{result.runs} of {result.grid_runs} folds were trained",
+        *([f"{ties} more with the same balanced accuracy: these images cannot tell which is best"] if ties else []),
         f"{result.winner.loss.title}, trained on all training images and tested once: error {test['error']:.2f}%, "
         f"balanced accuracy {test['balanced_accuracy']:.1%} ({recalls})",
-        f"the search is in {result.folder}; to train with this loss:",
-        f"  {command_for(result.winner, options)}",
+        f"its model is in {options.runs / result.winner.run_id}: longtail evaluate, predict, adjust and export take it",
+        f"the search is in {result.folder}",
         *finetuning_advice(result.winner, test, options),
     )

@@ -41,6 +41,7 @@ class Progress:
         self.bar = progress.Progress(*columns, last, console=self.console, transient=True, disable=not is_terminal)
         self.task = self.bar.add_task("", total=total, state="")
         self.waits, self.last_line, self.began = False, time.monotonic(), time.time()
+        self.first, self.ended_before = self.last_line, 0
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -50,8 +51,9 @@ class Progress:
         self.bar.stop()
 
     def expect(self, seconds: float) -> None:
-        """How long a run takes, as long as none is complete."""
+        """How long a run takes, as long as none is complete; the first one begins now."""
         self.expected = seconds
+        self.first, self.ended_before = time.monotonic(), self.done + self.failed
 
     def finished(self, seconds: float, text: str | None = None) -> None:
         """A run is complete."""
@@ -110,6 +112,9 @@ class Progress:
         if not whole and self.expected is None:
             return None
         mean_seconds = mean(whole or [self.expected or 0.0])
+        ended = self.done + self.failed - self.ended_before
+        if ended >= 2 * slots:  # enough to know what a run takes here, start and other load included
+            mean_seconds = max(mean_seconds, (time.monotonic() - self.first) * slots / ended)
         left = [seconds for _, seconds in found]
         waiting = max(runs - len(found), 0) * mean_seconds
         return max([(sum(left) + waiting) / slots, *left])

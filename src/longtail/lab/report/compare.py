@@ -232,7 +232,8 @@ def find_verdict(group: Group, methods: list[Method], folder: Path) -> Verdict:
     best = max(methods, key=lambda method: method.mean)
     baseline = by_name[str(compared(group.frame)["method"].iloc[0])]
     others = sorted((method for method in methods if method is not best), key=lambda method: -method.mean)
-    summary = [f"{best.name} has the highest balanced accuracy: {_share(best)}."]
+    claim = "has the highest balanced accuracy:" if others else "has a balanced accuracy of"
+    summary = [f"{best.name} {claim} {_share(best)}."]
     gains: list[str] = []
     losses: list[str] = []
     if others:
@@ -291,7 +292,7 @@ def _warnings(group: Group, methods: list[Method], best: Method) -> list[str]:
     if len(methods) == 1:
         found.append("There is one method only: nothing to compare it with.")
     few = [method.name for method in methods if len(method.accuracy) == 1]
-    if few:
+    if few and len(methods) > 1:
         which = "All methods have" if len(few) == len(methods) else f"{len(few)} of {len(methods)} methods have"
         found.append(f"{which} one seed only: another seed can change their order.")
     thin = [index for index, images in enumerate(best.tested) if images < FEW_IMAGES]

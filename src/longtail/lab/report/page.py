@@ -147,6 +147,7 @@ def make_page(
             sections=_sections(bool(experiments)),
             overview=content.overview(frame),
             experiments=experiments,
+            opened=max(range(len(groups)), key=lambda index: groups[index].frame["method"].nunique(), default=0),
             command=command,
             searches=content.searches(folder),
             problems=problems,

@@ -143,7 +143,8 @@ def _prepared(dataset: ImageDataset, config: RunConfig) -> ImageDataset:
             f"{dataset.name}: images of {side} pixels are smaller than half the network's input of {wanted}: "
             f"data.image_size {side} trains at their size, data.image_size {wanted} enlarges them"
         )
-    return replace(dataset, notes=(*dataset.notes, f"images of {side} pixels are enlarged to the network's {wanted}"))
+    note = f"images are small, {side} pixels at the median: they are enlarged to the network's {wanted}"
+    return replace(dataset, notes=(*dataset.notes, note))
 
 
 def _typical_side(images: Images) -> int | None:

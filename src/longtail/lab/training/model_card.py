@@ -42,6 +42,8 @@ def model_card(config: RunConfig, data: dict[str, Any], final: dict[str, Any], v
         "versions": ", ".join(f"{name} {_text(version)}" for name, version in versions.items()),
     }
     thin = int((tested < FEW_IMAGES).sum())
+    few = len(classes) <= WORST
+    worst = "All classes, the lowest F1 first" if few else f"The {WORST} classes with the lowest F1 of {len(classes):,}"
     return f"""---
 library_name: longtail
 tags: [image-classification, long-tailed]
@@ -56,7 +58,7 @@ On the test images, in %. 95% intervals are from the number of test images.
 {_table(("metric", "value", "interval"), _metrics(final, tested))}
 ## Worst classes
 
-The {min(WORST, len(classes))} classes with the lowest F1, in %, of {len(classes):,}.
+{worst}, in %.
 
 {_table(("class", "training images", "test images", "recall", "precision", "F1"), _worst(data, final, tested))}
 ## Intended use
