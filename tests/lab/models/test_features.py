@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import select
 import signal
 import threading
 from dataclasses import replace
@@ -26,6 +27,7 @@ from longtail.lab.models.features import (
     compute_features,
     store_features,
 )
+from longtail.lab.training.processes import stop_signals
 
 IDENTITY = {"model": "resnet8"}
 
@@ -184,6 +186,31 @@ def test_features_are_those_of_the_network(workers):
         torch.testing.assert_close(computed, pooled_features(network, images), rtol=1e-4, atol=1e-5)
 
 
+def digits(images):
+    """An extractor with some views that it can compute."""
+    dataset = open_dataset("digits")
+    views = ImageViews(dataset, dataset.train.subset(range(images)))
+    return Extractor(build_model("resnet8", 10, channels=1), views), views, views.requests()
+
+
+def test_workers_that_an_interrupt_reaches_go_on_until_their_parent_ends_them():
+    with stop_signals(lambda: AssertionError("for the parent alone")):
+        batches = compute_features(*digits(1000), 2)
+        computed = [next(batches)]
+        for worker in multiprocessing.active_children():
+            os.kill(worker.pid, signal.SIGINT)
+        computed += batches
+    assert sum(map(len, computed)) == 1000
+
+
+def test_features_are_taken_without_a_connection_to_the_worker(monkeypatch):
+    batches = compute_features(*digits(1000), 2)
+    computed = [next(batches)]
+    monkeypatch.setattr("torch.multiprocessing.reductions.rebuild_storage_fd", None)
+    computed += batches
+    assert sum(map(len, computed)) == 1000
+
+
 def test_an_image_that_cannot_be_read_is_named_and_what_was_written_stays(tmp_path):
     dataset = replace(photographs(tmp_path / "photos", classes=3, images=100, size=8), input_size=8)
     broken = dataset.train.path(SHARD_SIZE + 7)
@@ -227,10 +254,15 @@ def _fill(images, after):
 def test_a_killed_process_loses_the_shard_in_work_at_most():
     images = open_dataset("digits").train.subset(range(3 * SHARD_SIZE + 50))
     batches = SHARD_SIZE // 32 + 3
+    alive, held = os.pipe()  # by the process and its workers
     process = multiprocessing.get_context("fork").Process(target=_fill, args=(images, batches))
     process.start()
+    os.close(held)
     process.join()
     assert process.exitcode == -signal.SIGKILL
+    assert select.select([alive], [], [], 60)[0]
+    assert os.read(alive, 1) == b""  # its workers have left, too
+    os.close(alive)
     store = FeatureStore(IDENTITY)
     views = ImageViews(replace(open_dataset("digits"), train=images), images)
     missing = store.missing([request.key for request in views.requests()])

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -188,10 +189,14 @@ class Extractor:
         return features.float().cpu().clone()
 
 
-def _collate(views: ImageViews, extract: Extractor | None, items: Sequence[Tensor | DataError]) -> Tensor | DataError:
-    """A batch of pixels, or of their features where workers compute them."""
+def _collate(views: ImageViews, extract: Extractor | None, items: Sequence[Tensor | DataError]) -> Any:
+    """A batch of pixels, or of their features where workers compute them.
+
+    Features are sent as an array. To take a tensor, a process connects to the worker, which complains in a traceback
+    if an interrupt comes in between.
+    """
     pixels = views.stack(items)
-    return pixels if isinstance(pixels, DataError) or extract is None else extract(pixels)
+    return pixels if isinstance(pixels, DataError) or extract is None else extract(pixels).numpy()
 
 
 def compute_features(
@@ -221,18 +226,21 @@ def compute_features(
         for loaded in loader:
             if isinstance(loaded, DataError):
                 raise DataError(str(loaded))
-            yield loaded if in_workers else extract(loaded)
+            yield torch.from_numpy(loaded) if in_workers else extract(loaded)
     finally:
         ended.value = 1
 
 
 def _enter_worker(ended: Any, worker: int) -> None:
-    """Keep freed memory, and leave at once: a batch may take a minute, for which the loader would wait."""
+    """Keep freed memory, and leave with the parent or at its word: a batch may take a minute."""
     leave_signals_to_parent(worker)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for which the parent raises an exception at once
     _keep_freed_memory()
 
+    parent = os.getppid()
+
     def watch() -> None:
-        while not ended.value:
+        while not ended.value and os.getppid() == parent:
             time.sleep(POLL_SECONDS)
         os._exit(0)
 
