@@ -69,7 +69,7 @@ def test_an_interrupt_while_features_are_computed_leaves_nothing_but_what_was_wr
     wait_for(lambda: any(each["images"] for each in cached_features()))
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to loader processes, too
     code, printed, error = end(process)
-    assert (code, printed) == (130, "")
+    assert (code, printed) == (130, ""), error
     assert error.splitlines()[-1].startswith("interrupted with the features of ")
     assert "Traceback" not in error
     wait_for(lambda: not family(process))

@@ -241,6 +241,18 @@ def test_an_interrupt_does_not_wait_for_a_slow_batch(photos, tmp_path, monkeypat
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_arrives_in_a_finaliser_is_not_lost(photos, tmp_path, monkeypatch):
+    class Finalised:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(display.FeatureProgress, "show", lambda self, done, before=0: Finalised() and None)
+    with pytest.raises(Interrupted, match="interrupted with the features of "):
+        train(probe(photos, epochs=1), RunOptions(runs=tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
 def test_progress_is_told_in_lines(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(display, "SETTLED_SECONDS", 0.0)
     monkeypatch.setattr(display, "LINE_SECONDS", 0.0)

@@ -165,13 +165,18 @@ class FrozenBackbone:
         with self._locked(console):
             missing = self.missing(splits)
             progress = FeatureProgress(console, sum(len(part.requests) for part in missing), self.config.model.name)
-            with progress, stop_signals(progress.interrupted):
+            with progress, stop_signals(progress.interrupted) as stop:
+
+                def show(done: int, before: int) -> None:
+                    progress.show(done, before)
+                    if stop.requested:  # but was not heard: Python drops what a signal raises in a finaliser
+                        raise progress.interrupted()
+
                 for views, requests in missing:
-                    show, extract = (
-                        functools.partial(progress.show, before=progress.done),
-                        self.extractor(views, device),
+                    done = functools.partial(show, before=progress.done)
+                    store_features(
+                        self.store, self.extractor(views, device), views, requests, _processes(workers), done
                     )
-                    store_features(self.store, extract, views, requests, _processes(workers), show)
         assert not self.missing(splits)  # and they are in memory
 
     @contextlib.contextmanager
