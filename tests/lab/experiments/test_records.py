@@ -42,7 +42,7 @@ def test_a_page_can_be_made_of_records(runs, tmp_path):
 
 def test_the_command_keeps_records_and_says_how_many(runs, tmp_path, capsys):
     main(["results", str(runs), "--records", str(tmp_path / "kept")])
-    assert "records of 2 runs are in" in capsys.readouterr().err
+    assert "2 records kept in" in capsys.readouterr().err
     assert len(load_results(tmp_path / "kept")) == 2
 
 

@@ -56,7 +56,8 @@ def results_command(
     if output:
         write_results(frame, output)
     if records:
-        progress().print(f"records of {keep_records(runs, records)} runs are in {records}")
+        kept = keep_records(runs, records)
+        progress().print(f"{kept} record{'s' if kept != 1 else ''} kept in {records}")
     whole = without_folds(frame)
     if left_out := len(frame) - len(whole):
         progress().print(f"left out: {left_out} runs of cross-validation, which were not tested on test images")
