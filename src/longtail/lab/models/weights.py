@@ -45,7 +45,7 @@ WHEEL_BLOCK = {
 
 SAFETENSORS = "model.safetensors"
 HUB_FILES = (SAFETENSORS, "pytorch_model.bin")
-HUB_SECONDS = 8.0
+HUB_SECONDS = 6.0
 """How long the hub may take to answer."""
 
 Found = TypeVar("Found")
