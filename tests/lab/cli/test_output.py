@@ -5,6 +5,7 @@ import io
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -14,6 +15,7 @@ from longtail.lab.cli.escape import escaped
 from longtail.lab.cli.output import _Console
 from longtail.lab.config import DataConfig, RunConfig
 from longtail.lab.report.tables import Cell, Column, Table
+from longtail.lab.training.display import Display
 from tests.lab.cli.test_data import run
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -133,6 +135,16 @@ def test_a_configuration_is_shown_with_json_s_own_escapes(capsys, tmp_path):
     out, _, code = run(capsys, "train", "--config", file, "--show-config")
     assert code == 0
     assert RunConfig.from_json(refuses_control(out)) == config
+
+
+def test_curves_of_a_training_have_lines_of_their_own_in_a_terminal():
+    file = io.StringIO()
+    console = _Console(file=file, width=200, force_terminal=True)
+    with Display(None, console, epochs=2, steps=1, start=SimpleNamespace(epoch=0, step=0)) as bar:
+        line = {"epoch": 1, "train_loss": 4.0, "error": 40.0, "lr": 0.1, "images_per_second": 9.0}
+        bar.epoch([line])
+        bar.epoch([line, line | {"epoch": 2, "train_loss": 1.0, "error": 10.0}])
+    assert file.getvalue().splitlines()[-2:] == ["training loss 4 █▁ 1", "test error    40% █▁ 10%"]
 
 
 def test_no_command_prints_past_the_place_that_escapes():

@@ -60,10 +60,10 @@ class ProgressDisplay:
         """Whether there was no line for a minute."""
         return not self.console.is_terminal and time.monotonic() - self.last_line >= LINE_SECONDS
 
-    def say(self, text: str) -> None:
+    def say(self, *lines: str) -> None:
         """A message that stays."""
         self.last_line = time.monotonic()
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(*lines, sep="\n", highlight=False, markup=False, soft_wrap=True)
 
 
 class FeatureProgress(ProgressDisplay):
@@ -135,7 +135,7 @@ class Display(ProgressDisplay):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         super().__exit__(kind)
         if kind is None and self.console.is_terminal and len(self.lines) > 1:
-            self.say(self.summary())
+            self.say(*self.summary())
         if self.events:
             self.events.close()
 
@@ -173,15 +173,15 @@ class Display(ProgressDisplay):
             )
         self.record(line)
 
-    def summary(self) -> str:
-        """What the bar showed, as curves that stay."""
+    def summary(self) -> list[str]:
+        """What the bar showed, as curves that stay, a line each."""
         took = duration(time.monotonic() - self.began)
         told = [f"{self.lines[-1]['epoch']} epochs in {took}"]
         for name, title, unit in (("train_loss", "training loss", ""), ("error", "test error", "%")):
             values = [line[name] for line in self.lines if name in line]
             if len(values) > 1:
                 told.append(f"{title:<13} {values[0]:.4g}{unit} {curve(values)} {values[-1]:.4g}{unit}")
-        return "\n".join(told)
+        return told
 
     def record(self, line: dict[str, Any]) -> None:
         """For TensorBoard."""
