@@ -21,8 +21,6 @@ from longtail.lab.cli.plain import print_line
 if TYPE_CHECKING:
     from tyro.extras import SubcommandApp
 
-__all__ = ["COMMANDS", "as_parsed", "commands_of", "make_app", "parser_options", "run"]
-
 
 class Command(NamedTuple):
     """Where a command is, and what it is for."""

@@ -29,25 +29,6 @@ from longtail.lab.models import IMAGENET
 from longtail.lab.recipes import RECIPES, configure
 from longtail.losses import DEFAULT_BETA, LOSS_ALIASES, LOSSES
 
-__all__ = [
-    "AsJson",
-    "DryRun",
-    "LossArguments",
-    "RunningArguments",
-    "Runs",
-    "SetupArguments",
-    "ShowConfig",
-    "Switch",
-    "command_for",
-    "command_from",
-    "flag",
-    "in_flags",
-    "other_fields",
-    "read_config",
-    "resolve",
-    "run_options",
-]
-
 Switch = FlagCreatePairsOff[bool]
 
 

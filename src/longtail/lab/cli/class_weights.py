@@ -30,8 +30,6 @@ from longtail.lab.cli.plain import (
 )
 from longtail.weights import DEFAULT_BETA, NORMALIZATIONS, SCHEMES, class_weights, effective_number
 
-__all__ = ["Classes", "WeightsOptions", "read_classes", "show_weights", "weights_without_lab"]
-
 ROWS = 100
 """Most lines of the table: CIFAR-100 has them all."""
 

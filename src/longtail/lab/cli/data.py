@@ -29,8 +29,6 @@ from longtail.lab.data.catalog import OnError
 from longtail.lab.files import cache_folder
 from longtail.lab.report.tables import text_table
 
-__all__ = ["COMMANDS"]
-
 Data = Positional[
     Annotated[str, arg(metavar="DATA", help="A name of longtail data list, or a folder or list of your own images.")]
 ]

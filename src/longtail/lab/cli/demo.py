@@ -13,8 +13,6 @@ from longtail.lab.config import DataConfig, LossConfig, ModelConfig, RunConfig, 
 from longtail.lab.data import SubsetOptions
 from longtail.lab.recipes import cifar
 
-__all__ = ["demo_command"]
-
 IMBALANCE, EPOCHS, BATCH_SIZE, SEEDS = 50.0, 40, 32, 3
 LOSSES = (LossConfig(), LossConfig(beta=0.999), LossConfig(name="focal", beta=0.999, gamma=0.5))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["ACTS_ON_TERMINAL", "escaped"]
-
 ACTS_ON_TERMINAL = re.compile(
     r"[\x00-\x1f\x7f-\x9f"  # control characters, C0 and C1
     r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the direction of text

@@ -12,8 +12,6 @@ from longtail.lab.cli.output import console
 from longtail.lab.cli.plain import print_json
 from longtail.lab.cli.train import Adjustment, Run
 
-__all__ = ["export_command"]
-
 Output = Annotated[
     Path, arg(aliases=["-o"], metavar="FILE", help="The ONNX file to write; an existing file is replaced.")
 ]

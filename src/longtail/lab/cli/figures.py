@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from longtail.lab.report import Inputs
 
-__all__ = ["figures_command"]
-
 ENDINGS = ("svg", "pdf", "png", "html")
 
 

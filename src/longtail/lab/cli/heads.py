@@ -25,8 +25,6 @@ from longtail.lab.config import ConfigError, RunOptions
 from longtail.lab.files import with_name
 from longtail.lab.recipes import retrained
 
-__all__ = ["adjust_command", "retrain_command"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainArguments:

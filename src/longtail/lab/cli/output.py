@@ -12,8 +12,6 @@ from tyro.conf import arg
 
 from longtail.lab.cli.escape import escaped
 
-__all__ = ["DataDir", "console", "progress"]
-
 DataDir = Annotated[Path | None, arg(metavar="DIR", help="Folder of the named data sets; else $LONGTAIL_DATA.")]
 
 

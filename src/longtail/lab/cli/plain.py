@@ -11,17 +11,6 @@ from typing import Any
 
 from longtail.lab.cli.escape import ACTS_ON_TERMINAL, escaped
 
-__all__ = [
-    "cut",
-    "largest_and_rarest",
-    "left_out_line",
-    "print_csv",
-    "print_json",
-    "print_line",
-    "print_table",
-    "whole_numbers",
-]
-
 WIDEST = 64
 """Columns of a class name; the rest is cut off."""
 

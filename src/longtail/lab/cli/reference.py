@@ -10,8 +10,6 @@ from typing import Any
 
 from longtail.lab.cli.app import COMMANDS, as_parsed, commands_of, parser_options
 
-__all__ = ["all_commands"]
-
 
 def all_commands() -> str:
     """Markdown with a section for each command: what it does, an example, and a table of its flags."""

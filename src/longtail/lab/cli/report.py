@@ -9,8 +9,6 @@ from tyro.conf import Positional, arg
 
 from longtail.lab.cli.output import console
 
-__all__ = ["report_command"]
-
 
 def report_command(
     runs: Positional[Annotated[Path, arg(metavar="RUNS", help="A folder of run folders, or a run folder.")]],

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from longtail.lab.report.tables import Table
 
-__all__ = ["results_command", "show_results"]
-
 Runs = Positional[Annotated[Path, arg(metavar="RUNS", help="A folder of run folders, or a run folder.")]]
 Output = Annotated[
     Path | None, arg(aliases=["-o"], metavar="FILE", help="Write one row for each run to a .csv or .json file.")

@@ -27,8 +27,6 @@ from longtail.lab.experiments.sweep import complete_runs
 from longtail.lab.training import TrainingError, identify
 from longtail.lab.training.cost import duration
 
-__all__ = ["preview", "run_and_show", "sweep_command"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:

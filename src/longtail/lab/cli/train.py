@@ -31,8 +31,6 @@ from longtail.lab.config.encoding import encode
 from longtail.lab.data import GROUPS, DataError
 from longtail.lab.data.image_scan import list_images
 
-__all__ = ["Run", "evaluate_command", "predict_command", "run_training", "train_command"]
-
 Run = Positional[Annotated[Path, arg(metavar="RUN", help="A run folder.")]]
 Adjustment = Annotated[str | None, flag("An adjustment of the run, made by longtail adjust.", metavar="SLUG")]
 

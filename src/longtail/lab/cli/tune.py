@@ -25,8 +25,6 @@ from longtail.lab.data import GROUPS
 from longtail.lab.experiments import ExecutorOptions, SearchOptions, TuneResult, estimate_tuning, tune
 from longtail.lab.report.tables import Table, candidate_table
 
-__all__ = ["tune_command"]
-
 
 def tune_command(
     setup: Annotated[SetupArguments, OmitArgPrefixes] = SetupArguments(),

@@ -22,8 +22,6 @@ from longtail.lab.data import (
 )
 from longtail.lab.data.cifar import SIZES
 
-__all__ = ["weights_command"]
-
 
 def weights_command(
     weights: Annotated[FlagCreatePairsOff[WeightsOptions], OmitArgPrefixes] = WeightsOptions(),

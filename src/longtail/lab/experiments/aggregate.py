@@ -11,8 +11,6 @@ from longtail.lab.experiments.results import COMPARED, CONFIGURATION, SETTING, t
 from longtail.losses import LOSSES
 from longtail.samplers import SAMPLINGS
 
-__all__ = ["WEIGHTINGS", "deltas", "in_order", "summarize_results", "without_folds"]
-
 WEIGHTINGS = ("uniform", "effective", "inverse_sqrt", "inverse")
 """In the order of tables and figures, the plain loss first."""
 

@@ -27,8 +27,6 @@ from longtail.lab.data.loaders import available_cores
 from longtail.lab.experiments.task import Outcome, Task, perform
 from longtail.lab.training import RunFolder
 
-__all__ = ["Executor", "ExecutorOptions", "Finished", "LocalExecutor", "make_executor", "record_failure"]
-
 Job = tuple[Task, RunConfig]
 Finished = tuple[Task, RunConfig, Outcome]
 

@@ -14,20 +14,6 @@ from longtail.lab.experiments.published import published_entries
 from longtail.lab.recipes import cifar, imagenet
 from longtail.losses import owners_of
 
-__all__ = [
-    "GAMMAS",
-    "SWEEPS",
-    "Sweep",
-    "beta_sweep",
-    "heatmap",
-    "losses",
-    "rescaled",
-    "small_protocol",
-    "table2",
-    "table3",
-    "training_curves",
-]
-
 CIFAR = ("cifar10", "cifar20", "cifar100")
 CIFAR_TABLE2 = ("cifar10", "cifar100")
 LARGE = ("inaturalist2017", "inaturalist2018", "imagenet")

@@ -15,8 +15,6 @@ from longtail.lab.training import TrainingError, stop_signals
 from longtail.lab.training.display import FeatureProgress
 from longtail.lab.training.frozen import FrozenBackbone
 
-__all__ = ["prepare_features"]
-
 
 def prepare_features(
     config: RunConfig, dataset: ImageDataset, options: RunOptions, executor: Executor, console: Console | None = None

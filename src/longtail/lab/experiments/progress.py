@@ -14,8 +14,6 @@ from rich.table import Column
 from longtail.lab.training import RunFolder
 from longtail.lab.training.cost import duration
 
-__all__ = ["Progress"]
-
 LINE_SECONDS = 60.0
 """Without a terminal there is a line at least this often."""
 

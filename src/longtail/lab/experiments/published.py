@@ -10,8 +10,6 @@ from typing import Any
 
 from longtail.lab.config import RunConfig
 
-__all__ = ["Published", "published", "published_entries"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Published:

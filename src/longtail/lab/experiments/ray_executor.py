@@ -24,8 +24,6 @@ from longtail.lab.experiments.task import Outcome, Task, perform
 from longtail.lab.files import cache_folder
 from longtail.lab.training import RunFolder, stop_signals
 
-__all__ = ["RayExecutor"]
-
 CONNECT_SECONDS = 10.0
 
 

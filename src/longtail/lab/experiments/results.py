@@ -22,18 +22,6 @@ from longtail.lab.training.checks import damage_named
 from longtail.lab.training.metrics import DETAILS, rarest_quarter
 from longtail.lab.training.run_folder import LOCATIONS, RunFolder
 
-__all__ = [
-    "FIRST",
-    "SETTING",
-    "keep_records",
-    "load_results",
-    "row_key",
-    "run_folder_of",
-    "telling_columns",
-    "to_records",
-    "write_results",
-]
-
 COMPARED = ("error", "balanced_accuracy", "many", "medium", "few", "rarest_quarter")
 """What is compared with the plain loss, by default."""
 

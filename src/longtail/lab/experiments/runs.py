@@ -14,8 +14,6 @@ from longtail.lab.experiments.task import Outcome
 from longtail.lab.training import Interrupted, RunFolder
 from longtail.lab.training.processes import Stop, stop_signals
 
-__all__ = ["Runs"]
-
 AGAIN_SECONDS = 2.0
 """How long to leave alone a run that another process has."""
 

@@ -15,8 +15,6 @@ from longtail.lab.data.summary import BETAS
 from longtail.lab.experiments.paper import GAMMAS, losses
 from longtail.losses import LOSSES, find_loss, owners_of
 
-__all__ = ["Candidate", "Grid", "SearchOptions", "Tpe", "is_hopeless"]
-
 KINDS = ("softmax", "sigmoid", "focal", "logit_adjusted")
 """The losses of the paper, and balanced softmax, which accounts for the class prior and is tried without weights."""
 PRIOR_AWARE = tuple(name for name, kind in LOSSES.items() if kind.scheme == "uniform")

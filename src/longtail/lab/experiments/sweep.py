@@ -23,8 +23,6 @@ from longtail.lab.training.cost import Cost, duration
 from longtail.lab.training.frozen import FrozenBackbone
 from longtail.lab.training.loop import tested_images
 
-__all__ = ["Estimate", "SweepResult", "complete_runs", "estimate", "measure_speeds", "run_sweep"]
-
 
 @dataclass(frozen=True)
 class SweepResult:

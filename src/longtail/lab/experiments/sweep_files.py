@@ -14,8 +14,6 @@ from longtail.lab.config import LOSS_KWARGS, ConfigError, FileError, RunConfig, 
 from longtail.lab.recipes import configure
 from longtail.losses import LOSSES
 
-__all__ = ["expand", "read_sweep"]
-
 
 def read_sweep(path: Path) -> list[RunConfig]:
     """The runs of a sweep file.

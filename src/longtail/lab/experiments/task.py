@@ -16,8 +16,6 @@ from longtail.lab.training.cost import available_memory, check_memory, measure_i
 from longtail.lab.training.frozen import FrozenBackbone
 from longtail.lab.training.processes import make_fabric
 
-__all__ = ["FeatureShard", "Outcome", "Task", "perform"]
-
 MEASURED_SECONDS = 1.0
 
 

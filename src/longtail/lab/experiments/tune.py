@@ -26,8 +26,6 @@ from longtail.lab.training import RunFolder, TrainingError, open_data
 from longtail.lab.training.cost import duration
 from longtail.lab.training.frozen import FrozenBackbone
 
-__all__ = ["TuneResult", "estimate_tuning", "tune"]
-
 FOLDS = 5
 
 

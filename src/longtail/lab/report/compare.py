@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from longtail.lab.report.content import Group
     from longtail.lab.training import RunFolder
 
-__all__ = ["Difference", "Method", "Step", "Verdict", "difference", "find_methods", "find_verdict", "points"]
-
 FEW_IMAGES = 10
 """Fewer test images of a class say little about its recall."""
 

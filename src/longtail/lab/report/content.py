@@ -17,8 +17,6 @@ from longtail.lab.training.cost import duration
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Group", "find_groups", "overview", "searches"]
-
 Row = dict[str, Any]
 
 

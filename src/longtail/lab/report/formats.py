@@ -16,8 +16,6 @@ from longtail._checks import check_choice
 from longtail.lab.files import write_atomically
 from longtail.lab.report.theme import spec
 
-__all__ = ["FORMATS", "save", "script_text", "templates", "to_html", "vega"]
-
 FORMATS = ("svg", "pdf", "png", "html")
 
 PPI = 300

@@ -39,8 +39,6 @@ from longtail.lab.training.evaluation import open_run_data
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["make_explorer", "make_page", "write_page"]
-
 MOST_CHARTS = 1_400_000
 """Characters of all charts together: with the charts' library, which takes 0.9 MB, the page stays below 3 MB."""
 

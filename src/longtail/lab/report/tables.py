@@ -15,25 +15,6 @@ if TYPE_CHECKING:
     import rich.table
     from pandas import DataFrame
 
-__all__ = [
-    "Cell",
-    "Column",
-    "Table",
-    "candidate_table",
-    "class_metrics_table",
-    "column_title",
-    "comparison",
-    "known_columns",
-    "number_cell",
-    "percent_cell",
-    "problem_table",
-    "run_table",
-    "setting_table",
-    "shown",
-    "text_table",
-    "value_cell",
-]
-
 Row = dict[str, Any]
 
 MISSING = "–"

@@ -11,9 +11,6 @@ import altair as alt
 
 from longtail.lab.config import ConfigError
 
-__all__ = ["COLOURS", "GREY", "SMALL", "WIDEST", "Chart", "data", "line_styles", "method_style", "palette", "spec"]
-__all__ += ["styled", "tooltips"]
-
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart | alt.HConcatChart
 """What the functions of figures return."""
 

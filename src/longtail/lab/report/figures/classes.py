@@ -20,8 +20,6 @@ from longtail.lab.report.figures.runs import compared, describe, describe_seeds,
 from longtail.lab.report.tables import percent_cell
 from longtail.lab.report.theme import GREY, Chart, data, line_styles, palette, styled, tooltips
 
-__all__ = ["NAMED", "calibration", "class_labels", "group_recalls", "recall_per_class"]
-
 Row = dict[str, Any]
 
 NAMED = 40

@@ -12,8 +12,6 @@ from longtail.lab.config import LOSS_KWARGS, ConfigError, LossConfig, shortest
 from longtail.lab.report.figures.runs import compared, describe, describe_seeds, one_experiment
 from longtail.lab.report.theme import COLOURS, GREY, SMALL, WIDEST, Chart, data, line_styles, styled, tooltips
 
-__all__ = ["error_over_beta", "heatmap", "training_curves"]
-
 Row = dict[str, Any]
 
 CURVES = 6

@@ -25,8 +25,6 @@ from longtail.lab.report.figures.theory import (
 )
 from longtail.lab.report.theme import Chart
 
-__all__ = ["FIGURES", "Figure", "Inputs"]
-
 IMBALANCE = 50.0
 """Where the paper's figures have one."""
 

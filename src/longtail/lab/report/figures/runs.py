@@ -12,9 +12,6 @@ from longtail.lab.config import LOSS_KWARGS, WEIGHT_FIELDS, ConfigError, shortes
 from longtail.lab.experiments.aggregate import in_order
 from longtail.lab.experiments.results import SETTING, run_folder_of
 
-__all__ = ["COMMON", "classes_of", "compared", "describe", "describe_seeds", "experiments", "load_epochs"]
-__all__ += ["one_experiment"]
-
 OF_METHOD = ("loss", *LOSS_KWARGS, *WEIGHT_FIELDS, "lr", "sampling", "sampling_beta", "mixup", "cutmix")
 OF_METHOD += ("freeze", "sync_batch_norm", "fused_head", "weights_from", "adjustment")
 COMMON = tuple(name for name in SETTING if name not in OF_METHOD)

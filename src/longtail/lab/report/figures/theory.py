@@ -19,9 +19,6 @@ from longtail.lab.report.theme import GREY, Chart, data, line_styles, palette, s
 from longtail.theory import expected_volume, simulate_covering
 from longtail.weights import SCHEMES, check_beta, class_weights, effective_number
 
-__all__ = ["class_balanced_term", "effective_numbers", "log_axis", "long_tailed_counts", "random_covering"]
-__all__ += ["scheme_weights"]
-
 Row = dict[str, Any]
 
 MARKED = 30
