@@ -205,8 +205,8 @@ def test_an_interrupt_keeps_the_features_that_were_computed(photos, tmp_path, mo
     monkeypatch.setattr(features, "SHARD_SIZE", 32)
     counts, real, shown = counted(monkeypatch), frozen.FeatureProgress.show, []
 
-    def interrupting(progress, done, before=0):
-        real(progress, done, before)
+    def interrupting(progress, done):
+        real(progress, done)
         shown.append(done)
         if len(shown) == 2:
             os.kill(os.getpid(), signal.SIGINT)
@@ -247,7 +247,7 @@ def test_an_interrupt_that_arrives_in_a_finaliser_is_not_lost(photos, tmp_path, 
         def __del__(self):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(display.FeatureProgress, "show", lambda self, done, before=0: Finalised() and None)
+    monkeypatch.setattr(display.FeatureProgress, "show", lambda self, done: Finalised() and None)
     with pytest.raises(Interrupted, match="interrupted with the features of "):
         train(probe(photos, epochs=1), RunOptions(runs=tmp_path))
     assert not list(tmp_path.iterdir())

@@ -5,20 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from statistics import mean
-from typing import Self
 
-from rich import progress
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Column
 
 from longtail.lab.training import RunFolder
 from longtail.lab.training.cost import duration
-
-LINE_SECONDS = 60.0
-"""Without a terminal there is a line at least this often."""
+from longtail.lab.training.display import ProgressDisplay
 
 
-class Progress:
+class Progress(ProgressDisplay):
     """Shows how many runs are done, running and failed, and how long the rest takes.
 
     Example:
@@ -29,24 +26,14 @@ class Progress:
     """
 
     def __init__(self, console: Console | None, total: int) -> None:
-        self.console = console or Console(quiet=True)
+        last = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+        columns = BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[state]}"), last
+        super().__init__(console, "", *columns, total=total, state="")
         self.total, self.done, self.failed, self.skipped = total, 0, 0, 0
         self.seconds: list[float] = []
         self.expected: float | None = None
-        last = progress.TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
-        columns = (progress.BarColumn(24), progress.MofNCompleteColumn(), progress.TextColumn("{task.fields[state]}"))
-        is_terminal = self.console.is_terminal
-        self.bar = progress.Progress(*columns, last, console=self.console, transient=True, disable=not is_terminal)
-        self.task = self.bar.add_task("", total=total, state="")
-        self.waits, self.last_line, self.began = False, time.monotonic(), time.time()
-        self.first, self.ended_before = self.last_line, 0
-
-    def __enter__(self) -> Self:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+        self.waits, self.opened = False, time.time()
+        self.first, self.ended_before = self.began, 0
 
     def expect(self, seconds: float) -> None:
         """How long a run takes, as long as none is complete; the first one begins now."""
@@ -90,7 +77,7 @@ class Progress:
             elsewhere: how many another process has.
             slots: how many run at a time.
         """
-        found = [progress for run in runs if (progress := run.progress(self.began))]
+        found = [progress for run in runs if (progress := run.progress(self.opened))]
         total, ended = self.total - self.skipped, self.done + self.failed
         seconds = self._seconds_left(total - ended, found, slots)
         others = f" + {elsewhere} elsewhere" if elsewhere else ""
@@ -98,8 +85,8 @@ class Progress:
         eta = "" if seconds is None else f", {duration(seconds)} left"
         state = f"{min(len(runs), slots)}{others} running{failed}{eta}"
         self.bar.update(self.task, completed=ended + sum(share for share, _ in found), total=total, state=state)
-        is_due = time.monotonic() - self.last_line >= LINE_SECONDS
-        if not self.console.is_terminal and (is_due or (self.expected is None and seconds is not None)):
+        is_first = self.expected is None and seconds is not None
+        if self.is_line_due or (is_first and not self.console.is_terminal):
             self.say(f"{self.done}/{total} runs done, {state}")
         if self.expected is None and seconds is not None:
             self.expected = seconds * slots / max(total - ended, 1)
@@ -116,8 +103,3 @@ class Progress:
         left = [seconds for _, seconds in found]
         waiting = max(runs - len(found), 0) * mean_seconds
         return max([(sum(left) + waiting) / slots, *left])
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        self.last_line = time.monotonic()
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)

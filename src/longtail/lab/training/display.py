@@ -44,7 +44,6 @@ class ProgressDisplay:
     def __init__(self, console: Console | None, description: str, *columns: ProgressColumn, **task: Any) -> None:
         self.console = console or Console(quiet=True)
         self.began = self.last_line = time.monotonic()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *columns)
         self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
         self.task = self.bar.add_task(description, **task)
 
@@ -66,12 +65,16 @@ class ProgressDisplay:
         self.console.print(*lines, sep="\n", highlight=False, markup=False, soft_wrap=True)
 
 
+def _bar() -> tuple[ProgressColumn, ...]:
+    return TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+
+
 class FeatureProgress(ProgressDisplay):
     """Shows how many features are computed."""
 
     def __init__(self, console: Console | None, total: int, name: str) -> None:
         columns = TextColumn("images,"), TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
-        super().__init__(console, f"features of {name}", *columns, total=total)
+        super().__init__(console, f"features of {name}", *_bar(), *columns, total=total)
         self.total, self.name, self.done = total, name, 0
         self.first: tuple[float, int] | None = None
         """When the first batch was done, and how large it was: workers start and warm up before."""
@@ -83,9 +86,9 @@ class FeatureProgress(ProgressDisplay):
             seconds = time.monotonic() - self.began
             self.say(f"computed the features of {self.total:,} images in {duration(seconds)}")
 
-    def show(self, done: int, before: int = 0) -> None:
-        """So many are computed, after those before."""
-        self.done = done = before + done
+    def show(self, done: int) -> None:
+        """So many are computed."""
+        self.done = done
         self.bar.update(self.task, completed=done)
         now = time.monotonic()
         if self.first is None:
@@ -125,7 +128,7 @@ class Display(ProgressDisplay):
         self.epochs, self.steps, self.report = epochs, steps, report
         self.reported = time.monotonic()
         self.start = start.epoch * steps + start.step
-        super().__init__(console, "starting", *columns, total=epochs * steps, completed=self.start, errors="")
+        super().__init__(console, "starting", *_bar(), *columns, total=epochs * steps, completed=self.start, errors="")
         self.lines: list[dict[str, Any]] = []
         from torch.utils.tensorboard import SummaryWriter  # slow to import: only who trains waits for it
 

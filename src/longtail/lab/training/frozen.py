@@ -168,7 +168,7 @@ class FrozenBackbone:
             with progress, stop_signals(progress.interrupted) as stop:
 
                 def show(done: int, before: int) -> None:
-                    progress.show(done, before)
+                    progress.show(before + done)
                     if stop.requested:  # but was not heard: Python drops what a signal raises in a finaliser
                         raise progress.interrupted()
 
