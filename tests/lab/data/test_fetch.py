@@ -254,9 +254,10 @@ def test_another_address_serves_the_same_archive(site, tmp_path):
     assert server.requests == [None]
 
 
-def test_a_connection_that_breaks_off_again_and_again_is_taken_up_where_it_broke(site, tmp_path):
+def test_a_connection_that_breaks_off_again_and_again_is_taken_up_where_it_broke(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(FETCH, "ATTEMPTS", 1)
     server = site(serving(limit=70_000))
-    fetch(archive_of(OWLS, server.url), tmp_path, attempts=1)
+    fetch(archive_of(OWLS, server.url), tmp_path)
     assert_owls(tmp_path)
     assert server.requests == [None, *(f"bytes={start}-" for start in range(70_000, len(OWLS), 70_000))]
     assert server.sent == len(OWLS)
@@ -279,18 +280,21 @@ def test_a_server_that_sends_pieces_is_asked_for_the_next_one(site, tmp_path):
     assert server.requests == [None, "bytes=100000-", "bytes=200000-", "bytes=300000-"]
 
 
-def test_a_server_that_stalls_is_asked_anew_for_the_rest(site, tmp_path):
+def test_a_server_that_stalls_is_asked_anew_for_the_rest(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(FETCH, "TIMEOUT", 3)
     server = site(serving(limit=100_000, then=hold), serving())
-    fetch(archive_of(OWLS, server.url), tmp_path, timeout=3)
+    fetch(archive_of(OWLS, server.url), tmp_path)
     assert_owls(tmp_path)
     # On a slow machine the first chunk can be late, too: then all of it is asked for again.
     assert server.requests in ([None, "bytes=100000-"], [None, None])
 
 
-def test_a_server_that_never_answers_is_given_up(site, tmp_path):
+def test_a_server_that_never_answers_is_given_up(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(FETCH, "TIMEOUT", 0.2)
+    monkeypatch.setattr(FETCH, "ATTEMPTS", 2)
     server = site(hold)
     with pytest.raises(DataError, match=r"2 attempts without progress: timed out$"):
-        fetch(archive_of(OWLS, server.url), tmp_path, timeout=0.2, attempts=2)
+        fetch(archive_of(OWLS, server.url), tmp_path)
     wait_until(lambda: server.requests == [None, None])
     assert listing(tmp_path) == []
 
@@ -303,12 +307,13 @@ def test_a_server_that_hangs_up_without_an_answer_is_asked_anew(site, tmp_path):
 
 
 def test_attempts_without_progress_end_the_download_after_longer_and_longer_pauses(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(FETCH, "ATTEMPTS", 3)
     pauses = []
     monkeypatch.setattr(FETCH, "PAUSE", 1.0)
     monkeypatch.setattr(FETCH, "time", SimpleNamespace(sleep=pauses.append))
     server = site(serving(limit=100_000), serving(limit=0))
     with pytest.raises(DataError, match=r"3 attempts without progress: the connection was lost; .* 100000 bytes in "):
-        fetch(archive_of(OWLS, server.url), tmp_path, attempts=3)
+        fetch(archive_of(OWLS, server.url), tmp_path)
     assert pauses == [0, 0, 1, 2]
     assert server.requests == [None, *["bytes=100000-"] * 3]
     assert part_of(tmp_path).read_bytes() == OWLS[:100_000]
@@ -321,10 +326,11 @@ def test_a_server_that_ignores_ranges_is_read_from_the_start(site, tmp_path):
     assert server.requests == [None, "bytes=100000-"]
 
 
-def test_a_server_that_ignores_ranges_and_always_breaks_off_is_given_up(site, tmp_path):
+def test_a_server_that_ignores_ranges_and_always_breaks_off_is_given_up(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(FETCH, "ATTEMPTS", 3)
     server = site(serving(limit=100_000, ranges=False))
     with pytest.raises(DataError, match="3 attempts without progress"):
-        fetch(archive_of(OWLS, server.url), tmp_path, attempts=3)
+        fetch(archive_of(OWLS, server.url), tmp_path)
     assert len(server.requests) == 4
     assert part_of(tmp_path).read_bytes() == OWLS[:100_000]
 
@@ -374,13 +380,15 @@ def test_a_part_that_is_too_long_is_dropped(site, tmp_path):
     assert server.requests == [f"bytes={len(OWLS) + 1}-", None]
 
 
-def test_a_server_that_never_has_what_follows_is_given_up(site, tmp_path):
+def test_a_server_that_never_has_what_follows_is_given_up(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(FETCH, "ATTEMPTS", 3)
+
     def either(request):
         (failing(416) if request.start() else serving(limit=100_000))(request)
 
     server = site(either)
     with pytest.raises(DataError, match="attempts without progress"):
-        fetch(archive_of(OWLS, server.url), tmp_path, attempts=3)
+        fetch(archive_of(OWLS, server.url), tmp_path)
     assert server.requests == [None, "bytes=100000-", None, "bytes=100000-"]
 
 

@@ -31,6 +31,8 @@ from longtail.lab.data.errors import DataError
 from longtail.lab.locks import Lock
 
 CHUNK = 1 << 18
+TIMEOUT = 30.0  # seconds of silence after which a connection is made anew
+ATTEMPTS = 5  # in a row without progress, after which a download is given up
 PAUSE = 1.0  # seconds before the attempt that follows one without progress, twice as many after two, and so on
 CONNECTION_LOST = (ConnectionError, TimeoutError, HTTPException, ssl.SSLError)
 BROKEN = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError, ValueError)
@@ -53,20 +55,12 @@ class Archive:
         return PurePosixPath(urlsplit(self.url).path).name
 
 
-def fetch(
-    archive: Archive,
-    folder: Path,
-    *,
-    url: str | None = None,
-    timeout: float = 30.0,
-    attempts: int = 5,
-    console: Console | None = None,
-) -> None:
+def fetch(archive: Archive, folder: Path, *, url: str | None = None, console: Console | None = None) -> None:
     """Download, check and unpack ``archive`` into ``folder``, as far as that is still to be done.
 
     The download (from ``url`` if given) resumes where an earlier one stopped. A connection that breaks off or is silent
-    for ``timeout`` seconds is made anew, until ``attempts`` in a row got no further than any before. An archive that
-    was there already is kept, a downloaded one is removed. Another process that fetches the same one is waited for.
+    is made anew, until several in a row got no further than any before. An archive that was there already is kept, a
+    downloaded one is removed. Another process that fetches the same one is waited for.
     """
     if not _missing(archive, folder):
         return
@@ -77,7 +71,7 @@ def fetch(
     with _locked(path, console):
         is_downloaded = bool(_missing(archive, folder)) and not path.exists()
         if is_downloaded:
-            _download(archive, path, url or archive.url, timeout, attempts, console)
+            _download(archive, path, url or archive.url, console)
         _unpack(archive, folder, console)
         if is_downloaded:
             path.unlink()
@@ -129,7 +123,7 @@ def _md5(file: BufferedIOBase) -> str:
     return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def _download(archive: Archive, path: Path, url: str, timeout: float, attempts: int, console: Console) -> None:
+def _download(archive: Archive, path: Path, url: str, console: Console) -> None:
     part = path.with_name(f"{path.name}.part")
     _say(console, f"downloading {url}")
     columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
@@ -137,7 +131,7 @@ def _download(archive: Archive, path: Path, url: str, timeout: float, attempts: 
     task = bar.add_task(archive.name, total=archive.bytes or None)
     with bar, part.open("ab+") as file:
         try:
-            _complete(file, archive.md5, url, timeout, attempts, lambda: bar.update(task, completed=file.tell()))
+            _complete(file, archive.md5, url, lambda: bar.update(task, completed=file.tell()))
         except DataError as error:
             if file.tell():
                 raise DataError(f"{error}; the next call resumes from the {file.tell()} bytes in {part}") from error
@@ -147,14 +141,12 @@ def _download(archive: Archive, path: Path, url: str, timeout: float, attempts: 
         os.replace(part, path)
 
 
-def _complete(
-    file: BufferedIOBase, md5: str, url: str, timeout: float, attempts: int, show: Callable[[], None]
-) -> None:
+def _complete(file: BufferedIOBase, md5: str, url: str, show: Callable[[], None]) -> None:
     furthest, fruitless, reason = file.tell(), 0, ""
-    while fruitless < attempts:
+    while fruitless < ATTEMPTS:
         time.sleep(PAUSE * fruitless)
         try:
-            followed = _continue(file, url, timeout, show)
+            followed = _continue(file, url, show)
             if (found := _md5(file)) == md5:
                 return
             file.truncate(file.seek(0))
@@ -165,13 +157,13 @@ def _complete(
             reason = _reason(error)
         fruitless = 0 if file.tell() > furthest else fruitless + 1
         furthest = max(furthest, file.tell())
-    raise DataError(f"{url}: {attempts} attempts without progress: {reason}")
+    raise DataError(f"{url}: {ATTEMPTS} attempts without progress: {reason}")
 
 
-def _continue(file: BufferedIOBase, url: str, timeout: float, show: Callable[[], None]) -> bool:
+def _continue(file: BufferedIOBase, url: str, show: Callable[[], None]) -> bool:
     """Append what the server sends from there on; False if that is nothing, or from elsewhere."""
     start = file.tell()
-    with _connect(url, start, timeout) as response:
+    with _connect(url, start) as response:
         sent = re.match(r"bytes (\d+)-\d+/(\d*)", response.headers["Content-Range"] or "")
         if response.status == 416 or (response.status == 206 and not (sent and int(sent[1]) == start)):
             return False
@@ -186,12 +178,12 @@ def _continue(file: BufferedIOBase, url: str, timeout: float, show: Callable[[],
     return True
 
 
-def _connect(url: str, start: int, timeout: float) -> HTTPResponse:
+def _connect(url: str, start: int) -> HTTPResponse:
     headers = {"User-Agent": "longtail"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
         if urlsplit(url).scheme not in ("http", "https"):  # urllib also opens file:// and ftp://
             raise ValueError("unknown url type")
-        return cast(HTTPResponse, web.urlopen(web.Request(url, headers=headers), timeout=timeout))
+        return cast(HTTPResponse, web.urlopen(web.Request(url, headers=headers), timeout=TIMEOUT))
     except HTTPError as error:
         if start and error.code == 416:
             return cast(HTTPResponse, error)
