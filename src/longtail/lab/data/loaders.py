@@ -158,8 +158,7 @@ def _loader(
     normalise = _Normalise(dataset, torch.device(device))
     if isinstance(images, InMemoryImages):
         return _ImageLoader(plan, mixing, dataset, images, augment_seed, normalise)
-    workers = min(8, available_cores()) if workers is None else workers
-    return _FileLoader(plan, mixing, _Crops(dataset, images, augment_seed), normalise, workers)
+    return _FileLoader(plan, mixing, _Crops(dataset, images, augment_seed), normalise, reader_processes(workers))
 
 
 def leave_signals_to_parent(_: int) -> None:
@@ -170,6 +169,11 @@ def leave_signals_to_parent(_: int) -> None:
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def reader_processes(workers: int | None) -> int:
+    """Processes that read image files: as many as are asked for, or one for each core, up to 8."""
+    return min(8, available_cores()) if workers is None else workers
 
 
 class _Normalise:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from longtail.lab.config import RunConfig
 from longtail.lab.data import ImageDataset
 from longtail.lab.data.dataset import Images
-from longtail.lab.data.loaders import available_cores
+from longtail.lab.data.loaders import reader_processes
 from longtail.lab.data.views import ImageViews, ViewRequest
 from longtail.lab.models import feature_size
 from longtail.lab.models.features import (
@@ -145,7 +145,7 @@ class FrozenBackbone:
                 seconds = (time.perf_counter() - began) / len(sample)
         finally:
             torch.set_num_threads(threads)
-        return sum(len(part.requests) for part in missing) * seconds / max(1, _processes(workers))
+        return sum(len(part.requests) for part in missing) * seconds / max(1, reader_processes(workers))
 
     def compute(
         self,
@@ -175,7 +175,7 @@ class FrozenBackbone:
                 for views, requests in missing:
                     done = functools.partial(show, before=progress.done)
                     store_features(
-                        self.store, self.extractor(views, device), views, requests, _processes(workers), done
+                        self.store, self.extractor(views, device), views, requests, reader_processes(workers), done
                     )
         assert not self.missing(splits)  # and they are in memory
 
@@ -193,10 +193,6 @@ class FrozenBackbone:
             yield
         finally:
             lock.release()
-
-
-def _processes(workers: int | None) -> int:
-    return min(8, available_cores()) if workers is None else workers
 
 
 @contextlib.contextmanager

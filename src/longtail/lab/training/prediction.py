@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from longtail._checks import check_positive_integer
 from longtail.lab.data import DataError, InputSpec
 from longtail.lab.data.decode import read_image, read_view, resize
-from longtail.lab.data.loaders import available_cores
+from longtail.lab.data.loaders import reader_processes
 
 PREDICTION_BATCH = 32
 
@@ -128,7 +128,7 @@ def read_batches(
     """Image files in batches: those that can be read, and for each file what is wrong with it."""
     if workers is None:
         batches = math.ceil(len(paths) / PREDICTION_BATCH)
-        workers = min(8, available_cores(), batches) if batches > 1 else 0
+        workers = min(reader_processes(None), batches) if batches > 1 else 0
     files = _Files(paths, transform)
     yield from DataLoader(files, PREDICTION_BATCH, collate_fn=_stack, num_workers=workers, generator=torch.Generator())
 
