@@ -32,22 +32,17 @@ from longtail.losses import DEFAULT_BETA, LOSS_ALIASES, LOSSES
 Switch = FlagCreatePairsOff[bool]
 
 
-def flag(help_text: str, **options: Any) -> Any:
-    """What the help says of a flag."""
-    return arg(help=help_text, **options)
-
-
-AsJson = Annotated[Switch, flag("Print JSON.", name="json")]
-ShowConfig = Annotated[Switch, flag("Print the resolved configuration and stop.")]
-DryRun = Annotated[Switch, flag("Print what would be trained and how long it takes, then stop.")]
+AsJson = Annotated[Switch, arg(help="Print JSON.", name="json")]
+ShowConfig = Annotated[Switch, arg(help="Print the resolved configuration and stop.")]
+DryRun = Annotated[Switch, arg(help="Print what would be trained and how long it takes, then stop.")]
 Set = Annotated[
     UseAppendAction[tuple[str, ...]],
-    flag(
-        "Any other field, such as optimizer.momentum=0.8, workers=4 or accelerator=cpu; repeatable.",
+    arg(
+        help="Any other field, such as optimizer.momentum=0.8, workers=4 or accelerator=cpu; repeatable.",
         metavar="FIELD=VALUE",
     ),
 ]
-Runs = Annotated[Path, flag("Folder of the run folders.", metavar="DIR")]
+Runs = Annotated[Path, arg(help="Folder of the run folders.", metavar="DIR")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,46 +50,46 @@ class SetupArguments:
     """Data, network and schedule; by default as the recipe for the data says."""
 
     data: Annotated[
-        str | None, flag("Data set (see longtail data list), or a folder or list of images.", metavar="NAME|PATH")
+        str | None, arg(help="Data set (see longtail data list), or a folder or list of images.", metavar="NAME|PATH")
     ] = None
     group_pattern: Annotated[
-        str | None, flag("Regex for groups in paths: a group stays in one split.", metavar="REGEX")
+        str | None, arg(help="Regex for groups in paths: a group stays in one split.", metavar="REGEX")
     ] = None
     validation_fraction: Annotated[
-        float | None, flag("Fraction of the training images held out for validation.", metavar="FRACTION")
+        float | None, arg(help="Fraction of the training images held out for validation.", metavar="FRACTION")
     ] = None
     imbalance: Annotated[
-        float | None, flag("Make the data long-tailed: largest over smallest class.", metavar="RATIO")
+        float | None, arg(help="Make the data long-tailed: largest over smallest class.", metavar="RATIO")
     ] = None
-    image_size: Annotated[int | None, flag("Input size of the network.", metavar="PIXELS")] = None
+    image_size: Annotated[int | None, arg(help="Input size of the network.", metavar="PIXELS")] = None
     model: Annotated[
-        str | None, flag("Network: resnet8 to resnet110 for small images, or any model of timm.", metavar="NAME")
+        str | None, arg(help="Network: resnet8 to resnet110 for small images, or any model of timm.", metavar="NAME")
     ] = None
     pretrained: Annotated[
         str | None,
-        flag("Initial weights: imagenet, none, a file or a run.", metavar="imagenet|none|FILE|RUN"),
+        arg(help="Initial weights: imagenet, none, a file or a run.", metavar="imagenet|none|FILE|RUN"),
     ] = None
-    freeze: Annotated[bool | None, flag("Train only the head of a pretrained network, on cached features.")] = None
-    views: Annotated[int | None, flag("Augmented views per training image, for --freeze.", metavar="K")] = None
-    normalize_features: Annotated[bool | None, flag("Scale features to length 1, for --freeze.")] = None
+    freeze: Annotated[bool | None, arg(help="Train only the head of a pretrained network, on cached features.")] = None
+    views: Annotated[int | None, arg(help="Augmented views per training image, for --freeze.", metavar="K")] = None
+    normalize_features: Annotated[bool | None, arg(help="Scale features to length 1, for --freeze.")] = None
     sampling: Annotated[
         str | None,
-        flag("shuffled, class_balanced, square_root, progressive or effective.", metavar="KIND"),
+        arg(help="shuffled, class_balanced, square_root, progressive or effective.", metavar="KIND"),
     ] = None
-    epochs: Annotated[int | None, flag("Number of training epochs; the schedule is stretched to them.")] = None
-    batch_size: Annotated[int | None, flag("Images per step; the learning rate scales with it.")] = None
-    micro_batch_size: Annotated[int | None, flag("Images per forward pass, to save memory.")] = None
-    optimizer: Annotated[str | None, flag("sgd or adamw.", metavar="NAME")] = None
-    lr: Annotated[float | None, flag("Learning rate.")] = None
-    schedule: Annotated[str | None, flag("Learning-rate schedule: step or cosine.", metavar="NAME")] = None
-    seed: Annotated[int | None, flag("Seed of initial weights, image order and augmentation.")] = None
+    epochs: Annotated[int | None, arg(help="Number of training epochs; the schedule is stretched to them.")] = None
+    batch_size: Annotated[int | None, arg(help="Images per step; the learning rate scales with it.")] = None
+    micro_batch_size: Annotated[int | None, arg(help="Images per forward pass, to save memory.")] = None
+    optimizer: Annotated[str | None, arg(help="sgd or adamw.", metavar="NAME")] = None
+    lr: Annotated[float | None, arg(help="Learning rate.")] = None
+    schedule: Annotated[str | None, arg(help="Learning-rate schedule: step or cosine.", metavar="NAME")] = None
+    seed: Annotated[int | None, arg(help="Seed of initial weights, image order and augmentation.")] = None
     keep: Annotated[
-        str | None, flag("Epoch to keep: the last, or the best on validation data.", metavar="last|best")
+        str | None, arg(help="Epoch to keep: the last, or the best on validation data.", metavar="last|best")
     ] = None
     config: Annotated[
         str | None,
-        flag(
-            "Recipe to start from: cifar, imagenet, linear_probe or finetune; or a config.json, or a run folder.",
+        arg(
+            help="Recipe to start from: cifar, imagenet, linear_probe or finetune; or a config.json, or a run folder.",
             metavar="RECIPE|PATH",
         ),
     ] = None
@@ -105,12 +100,14 @@ class SetupArguments:
 class LossArguments:
     """The loss; --loss alone is plain, --beta makes it class-balanced."""
 
-    loss: Annotated[str | None, flag(f"{', '.join((*LOSSES, *LOSS_ALIASES))}.", metavar="NAME")] = None
-    beta: Annotated[float | None, flag("β of the class-balanced loss, from 0 (plain) to 1 (inverse frequency).")] = None
-    class_balanced: Annotated[Switch, flag(f"Short for --beta {DEFAULT_BETA:g}.")] = False
-    gamma: Annotated[float | None, flag("γ of the focal losses; 0.5 by default.")] = None
+    loss: Annotated[str | None, arg(help=f"{', '.join((*LOSSES, *LOSS_ALIASES))}.", metavar="NAME")] = None
+    beta: Annotated[
+        float | None, arg(help="β of the class-balanced loss, from 0 (plain) to 1 (inverse frequency).")
+    ] = None
+    class_balanced: Annotated[Switch, arg(help=f"Short for --beta {DEFAULT_BETA:g}.")] = False
+    gamma: Annotated[float | None, arg(help="γ of the focal losses; 0.5 by default.")] = None
     defer_reweighting: Annotated[
-        float | None, flag("Fraction of training after which class weights start (DRW).", metavar="FRACTION")
+        float | None, arg(help="Fraction of training after which class weights start (DRW).", metavar="FRACTION")
     ] = None
 
 
@@ -120,8 +117,8 @@ class RunningArguments:
 
     runs: Runs = RunOptions.runs
     data_dir: DataDir = None
-    accelerator: Annotated[str, flag("cpu, cuda, mps or auto.", metavar="NAME")] = RunOptions.accelerator
-    workers: Annotated[int | None, flag("Loader processes; by default one per core, up to 8.")] = None
+    accelerator: Annotated[str, arg(help="cpu, cuda, mps or auto.", metavar="NAME")] = RunOptions.accelerator
+    workers: Annotated[int | None, arg(help="Loader processes; by default one per core, up to 8.")] = None
 
 
 OTHER_NAMES = {"pretrained": "weights"}

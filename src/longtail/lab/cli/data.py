@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from longtail.lab.cli.arguments import AsJson, Switch, flag
+from longtail.lab.cli.arguments import AsJson, Switch
 from longtail.lab.cli.output import DataDir, console, progress
 from longtail.lab.cli.plain import cut, largest_and_rarest, left_out_line, print_json
 from longtail.lab.data import (
@@ -133,7 +133,9 @@ def fetch(name: Name, data_dir: DataDir = None, mirror: Mirror = None) -> None:
 
 
 def cache(
-    clear: Annotated[Switch, flag("Delete the cached features; they are computed again when they are needed.")] = False,
+    clear: Annotated[
+        Switch, arg(help="Delete the cached features; they are computed again when they are needed.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the cached features of frozen backbones, or delete them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from tyro.conf import OmitArgPrefixes
+from tyro.conf import OmitArgPrefixes, arg
 
 from longtail.lab.cli.arguments import (
     AsJson,
@@ -14,7 +14,6 @@ from longtail.lab.cli.arguments import (
     Set,
     ShowConfig,
     Switch,
-    flag,
     resolve,
     run_options,
 )
@@ -30,11 +29,11 @@ from longtail.lab.recipes import retrained
 class RetrainArguments:
     """How to train the new head; by default as the run was trained, with its schedule scaled to 10 epochs."""
 
-    data: Annotated[str | None, flag("New path of the images, if they were moved.", metavar="PATH")] = None
-    epochs: Annotated[int, flag("Number of training epochs.")] = 10
-    batch_size: Annotated[int | None, flag("Images per step; the learning rate scales with it.")] = None
-    lr: Annotated[float | None, flag("Learning rate.")] = None
-    seed: Annotated[int | None, flag("Seed of the new head and of the image order.")] = None
+    data: Annotated[str | None, arg(help="New path of the images, if they were moved.", metavar="PATH")] = None
+    epochs: Annotated[int, arg(help="Number of training epochs.")] = 10
+    batch_size: Annotated[int | None, arg(help="Images per step; the learning rate scales with it.")] = None
+    lr: Annotated[float | None, arg(help="Learning rate.")] = None
+    seed: Annotated[int | None, arg(help="Seed of the new head and of the image order.")] = None
     set: Set = ()
 
 
@@ -69,21 +68,21 @@ def adjust_command(
     run: Run,
     method: Annotated[
         str | None,
-        flag(
-            "tau_norm: divide class weight vectors by their norm^τ. logit_adjustment: subtract τ log prior.",
+        arg(
+            help="tau_norm: divide class weight vectors by their norm^τ. logit_adjustment: subtract τ log prior.",
             metavar="NAME",
         ),
     ] = None,
     tau: Annotated[
         tuple[float, ...] | None,
-        flag("τ of the method, one or more; larger favours rare classes. 1 by default.", metavar="τ [τ ...]"),
+        arg(help="τ of the method, one or more; larger favours rare classes. 1 by default.", metavar="τ [τ ...]"),
     ] = None,
     prior: Annotated[
         str | None,
-        flag("Class prior to expect; FILE is CSV: a class and its share per row.", metavar="uniform|train|FILE"),
+        arg(help="Class prior to expect; FILE is CSV: a class and its share per row.", metavar="uniform|train|FILE"),
     ] = None,
-    calibrate: Annotated[Switch, flag("Fit a temperature on the validation images of the run.")] = False,
-    data: Annotated[str | None, flag("New path of the images, if they were moved.", metavar="PATH")] = None,
+    calibrate: Annotated[Switch, arg(help="Fit a temperature on the validation images of the run.")] = False,
+    data: Annotated[str | None, arg(help="New path of the images, if they were moved.", metavar="PATH")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from longtail.lab.cli.arguments import AsJson, Switch, flag
+from longtail.lab.cli.arguments import AsJson, Switch
 from longtail.lab.cli.output import console, progress
 from longtail.lab.cli.plain import print_json
 from longtail.lab.data import GROUPS
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 def results_command(
     runs: Runs,
-    per_run: Annotated[Switch, flag("Show one row for each run, not for each setting.")] = False,
+    per_run: Annotated[Switch, arg(help="Show one row for each run, not for each setting.")] = False,
     output: Output = None,
     records: Annotated[
         Path | None, arg(metavar="DIR", help="Copy complete runs there, without weights and checkpoints.")

@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail._checks import check_choice
-from longtail.lab.cli.arguments import AsJson, DryRun, RunningArguments, Switch, flag
+from longtail.lab.cli.arguments import AsJson, DryRun, RunningArguments, Switch
 from longtail.lab.cli.output import console, progress
 from longtail.lab.cli.plain import print_json
 from longtail.lab.cli.results import show_results
@@ -52,7 +52,7 @@ def sweep_command(
     running: Annotated[RunningArguments, OmitArgPrefixes] = RunningArguments(),
     executor: Annotated[ExecutorOptions, OmitArgPrefixes] = ExecutorOptions(),
     dry_run: DryRun = False,
-    list_: Annotated[Switch, flag("List the sweeps of the paper.", name="list")] = False,
+    list_: Annotated[Switch, arg(help="List the sweeps of the paper.", name="list")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train all runs of a table or figure of the paper, or of your own grid; complete runs are skipped.

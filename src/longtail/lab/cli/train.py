@@ -20,7 +20,6 @@ from longtail.lab.cli.arguments import (
     SetupArguments,
     ShowConfig,
     command_for,
-    flag,
     resolve,
     run_options,
 )
@@ -32,7 +31,7 @@ from longtail.lab.data import GROUPS, DataError
 from longtail.lab.data.image_scan import list_images
 
 Run = Positional[Annotated[Path, arg(metavar="RUN", help="A run folder.")]]
-Adjustment = Annotated[str | None, flag("An adjustment of the run, made by longtail adjust.", metavar="SLUG")]
+Adjustment = Annotated[str | None, arg(help="An adjustment of the run, made by longtail adjust.", metavar="SLUG")]
 
 MOST_CLASSES = 100
 """Lines of a table of classes."""
@@ -120,7 +119,7 @@ def evaluate_command(
         arg(help="Which images; training images are not augmented."),
     ] = "test",
     data: Annotated[
-        str | None, flag("Other images of the same classes, or the new path of the run's images.", metavar="PATH")
+        str | None, arg(help="Other images of the same classes, or the new path of the run's images.", metavar="PATH")
     ] = None,
     adjustment: Adjustment = None,
     data_dir: DataDir = None,
@@ -181,7 +180,7 @@ def predict_command(
     images: Positional[Annotated[tuple[Path, ...], arg(metavar="IMAGES", help="Images, or folders of images.")]],
     top: Annotated[int, arg(help="Number of classes to list.")] = 5,
     adjustment: Adjustment = None,
-    workers: Annotated[int | None, flag("Loader processes; by default one per core, up to 8.")] = None,
+    workers: Annotated[int | None, arg(help="Loader processes; by default one per core, up to 8.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Name the most probable classes of images, as CSV.

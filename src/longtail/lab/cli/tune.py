@@ -6,14 +6,13 @@ import json
 from dataclasses import replace
 from typing import Annotated
 
-from tyro.conf import OmitArgPrefixes
+from tyro.conf import OmitArgPrefixes, arg
 
 from longtail.lab.cli.arguments import (
     AsJson,
     DryRun,
     RunningArguments,
     SetupArguments,
-    flag,
     resolve,
     run_options,
 )
@@ -28,11 +27,14 @@ from longtail.lab.report.tables import Table, candidate_table
 
 def tune_command(
     setup: Annotated[SetupArguments, OmitArgPrefixes] = SetupArguments(),
-    folds: Annotated[int | None, flag("Number of cross-validation folds; 5 by default.")] = None,
+    folds: Annotated[int | None, arg(help="Number of cross-validation folds; 5 by default.")] = None,
     search: Annotated[SearchOptions, OmitArgPrefixes] = SearchOptions(),
     defer_reweighting: Annotated[
         float | None,
-        flag("Fraction of training after which class weights start, in all class-balanced losses.", metavar="FRACTION"),
+        arg(
+            help="Fraction of training after which class weights start, in all class-balanced losses.",
+            metavar="FRACTION",
+        ),
     ] = None,
     running: Annotated[RunningArguments, OmitArgPrefixes] = RunningArguments(),
     executor: Annotated[ExecutorOptions, OmitArgPrefixes] = ExecutorOptions(),
