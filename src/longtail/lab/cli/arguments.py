@@ -23,6 +23,7 @@ from longtail.lab.config import (
     config_errors,
     leaves,
     shortest,
+    values_by_name,
     with_fields,
 )
 from longtail.lab.models import IMAGENET
@@ -271,17 +272,19 @@ def command_for(config: RunConfig, options: RunOptions = RunOptions()) -> str:
     """
     data, epochs = config.data, config.optimizer.epochs
     given = {"data": data.source, "loss": config.loss.name, "epochs": epochs}
+    wanted, usual = values_by_name(config), values_by_name(configure(given))
     asked: dict[str, Any] = {}
     # Where these are not as usual for the data, other fields are not, either: the recipe may be another one.
-    while more := _changed(config, start := configure(given | asked), DECIDING):
+    while more := {name: wanted[name] for name in DECIDING if wanted[name] != usual[name]}:
         asked |= more
+        usual = values_by_name(configure(given | asked))
     words = ["longtail", "train", "--data", data.source, "--loss", config.loss.name, "--epochs", str(epochs)]
     said = {*FILLED_IN, "data", "loss", "epochs"}
     if config.loss.weighting == "effective":
         said.add("weighting")  # by β
     for name, path in leaves(RunConfig).items():
-        value: Any = functools.reduce(getattr, path, config)
-        if name in said or (name not in asked and value == functools.reduce(getattr, path, start)):
+        value = wanted[name]
+        if name in said or (name not in asked and value == usual[name]):
             continue
         if name == "weights":
             value = "none" if value is None else value if value == IMAGENET else config.model.weights_path or value
@@ -313,13 +316,6 @@ def command_from(action: str, run: Path, changes: Mapping[str, Any], runs: Path 
         known = _flags().get(tuple(name.split("."))) if action in ("train", "tune") else f"--{name}"
         words += ["--set", f"{name}={_text(value)}"] if known is None or value is None else [known, shortest(value)]
     return shlex.join([*words, *([] if runs is None else ["--runs", str(runs)])])
-
-
-def _changed(config: RunConfig, usual: RunConfig, names: Sequence[str]) -> dict[str, Any]:
-    """Which of these fields differ, and their values."""
-    paths = leaves(RunConfig)
-    found = {name: functools.reduce(getattr, paths[name], config) for name in names}
-    return {name: value for name, value in found.items() if value != functools.reduce(getattr, paths[name], usual)}
 
 
 def _text(value: Any) -> str:

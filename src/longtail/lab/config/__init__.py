@@ -1,7 +1,7 @@
 """Configurations: what a run is, from its parts to its id."""
 
 from longtail.lab.config.data import DataConfig
-from longtail.lab.config.encoding import leaves, with_fields
+from longtail.lab.config.encoding import leaves, values_by_name, with_fields
 from longtail.lab.config.errors import ConfigError, FileError, config_errors, shortest
 from longtail.lab.config.loss import LOSS_KWARGS, WEIGHT_FIELDS, LossConfig
 from longtail.lab.config.model import ModelConfig
@@ -22,5 +22,6 @@ __all__ = [
     "config_errors",
     "leaves",
     "shortest",
+    "values_by_name",
     "with_fields",
 ]

@@ -118,6 +118,17 @@ def leaves(kind: Any, path: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def values_by_name(config: Any) -> dict[str, Any]:
+    """The values of a configuration by their short names, as :func:`leaves` has them.
+
+    Example:
+        >>> from longtail.lab.config import RunConfig
+        >>> values_by_name(RunConfig())["model"]
+        'resnet32'
+    """
+    return {name: functools.reduce(getattr, path, config) for name, path in leaves(type(config)).items()}
+
+
 def with_fields(config: Config, values: Mapping[str, Any]) -> Config:
     """The configuration with other values, by short names or dotted paths.
 

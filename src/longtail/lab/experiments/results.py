@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
@@ -14,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 import pandas as pd
 
-from longtail.lab.config import LOSS_KWARGS, ConfigError, RunConfig, leaves
+from longtail.lab.config import LOSS_KWARGS, ConfigError, RunConfig, leaves, values_by_name
 from longtail.lab.experiments.published import published
 from longtail.lab.files import with_name, write_atomically
 from longtail.lab.training.adjustments import Adjustment
@@ -181,7 +180,8 @@ def _row(path: Path) -> dict[str, Any]:
         with damage_named(folder.config_file):
             config = folder.config()
             entry = published(config)
-        row |= {name: functools.reduce(getattr, path, config) for name, path in PATHS.items()}
+        values = values_by_name(config)
+        row |= {name: values[name] for name in PATHS}
         row |= {"method": config.title, "published": entry and entry.error}
         row["weights_from"] = _weights_from(path, config)
         result = folder.result()

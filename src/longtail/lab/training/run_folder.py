@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
-from longtail.lab.config import ConfigError, RunConfig, leaves, with_fields
+from longtail.lab.config import ConfigError, RunConfig, values_by_name, with_fields
 from longtail.lab.data import ImageDataset, ImageFiles, LongTailedSubset
 from longtail.lab.files import write_atomically
 from longtail.lab.locks import Lock
@@ -31,7 +30,7 @@ from longtail.lab.training.errors import NotFinished, RunInUse, TrainingError
 from longtail.lab.training.metrics import without_details
 from longtail.lab.training.model_card import model_card
 
-LOCATIONS = {name: leaves(RunConfig)[name] for name in ("path", "test_data", "image_root", "weights_path")}
+LOCATIONS = ("path", "test_data", "image_root", "weights_path")
 """Fields of a configuration that say where things were found; they are kept in ``data.json``."""
 
 
@@ -198,8 +197,7 @@ class RunFolder:
     def write_data(self, dataset: ImageDataset, subset: LongTailedSubset, config: RunConfig) -> None:
         """Keep what is trained on: which images, the class index, how images are prepared, and where files are."""
         self.check_held()
-        found = {name: functools.reduce(getattr, LOCATIONS[name], config) for name in LOCATIONS}
-        images = dataset.train
+        images, values = dataset.train, values_by_name(config)
         subset.save(
             self.data_file,
             dataset.name,
@@ -209,7 +207,7 @@ class RunFolder:
             std=dataset.std,
             input={name: getattr(dataset, name) for name in ("input_size", "interpolation", "crop_fraction")},
             image_shape=None if isinstance(images, ImageFiles) else list(images.images.shape[1:]),
-            locations={name: str(path) for name, path in found.items() if path is not None},
+            locations={name: str(values[name]) for name in LOCATIONS if values[name] is not None},
         )
 
     def check_data(self, dataset: ImageDataset, subset: LongTailedSubset, config: RunConfig) -> None:
@@ -253,7 +251,7 @@ class RunFolder:
             "processes": processes,
             "versions": versions(),
         }
-        write_atomically(self.card_file, model_card(config, self.data(), result["final"], versions()))
+        write_atomically(self.card_file, model_card(config, self.data(), result["final"], result["versions"]))
         write_atomically(self.result_file, _readable(result) + "\n")
         self.error_file.unlink(missing_ok=True)
         self.check_held()
