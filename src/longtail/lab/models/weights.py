@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import pickle
 import re
 import threading
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -47,8 +49,6 @@ SAFETENSORS = "model.safetensors"
 HUB_FILES = (SAFETENSORS, "pytorch_model.bin")
 HUB_SECONDS = 6.0
 """How long the hub may take to answer."""
-
-Found = TypeVar("Found")
 
 
 def pretrained_file(name: str) -> Path:
@@ -106,7 +106,7 @@ def _hub_file(name: str, hub_id: str, filename: str | None) -> Path:
             url = hf_hub_url(repo, each, revision=revision or None)
             # Asked first, and once: the download itself would try for minutes to reach a hub that is not there.
             try:
-                _within(HUB_SECONDS, lambda url=url: get_hf_file_metadata(url, timeout=HUB_SECONDS))  # type: ignore[misc]
+                _call_within(HUB_SECONDS, functools.partial(get_hf_file_metadata, url, timeout=HUB_SECONDS))
             except EntryNotFoundError:
                 continue
             return Path(hf_hub_download(repo, each, revision=revision or None))
@@ -116,25 +116,20 @@ def _hub_file(name: str, hub_id: str, filename: str | None) -> Path:
     raise ValueError(f"{repo} on the Hugging Face hub has no {' or '.join(names)}")
 
 
-def _within(seconds: float, call: Callable[[], Found]) -> Found:
-    """The result of a call that may hang where no timeout reaches it, as name resolution does."""
-    results: list[Found] = []
-    errors: list[Exception] = []
+def _call_within(seconds: float, call: Callable[[], object]) -> None:
+    """Call what may hang where no timeout reaches it, as name resolution does."""
+    called: futures.Future[object] = futures.Future()
 
     def run() -> None:
         try:
-            results.append(call())
-        except Exception as error:  # raised again by the caller
-            errors.append(error)
+            called.set_result(call())
+        except Exception as error:
+            called.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
+    threading.Thread(target=run, daemon=True).start()  # that of an executor would be waited for at the end
+    if not futures.wait([called], seconds).done:
         raise TimeoutError(f"no answer within {seconds:g} s")
-    return results[0]
+    called.result()
 
 
 def sha256_of(file: Path) -> str:
