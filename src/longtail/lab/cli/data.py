@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
+from rich import filesize
 from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
@@ -149,7 +150,7 @@ def cache(
         freed, left = clear_features()
         for path in left:
             progress().print(f"{path} is in use by another process, and was not deleted")
-        out.print(f"freed {_size(freed)} in {folder}")
+        out.print(f"freed {filesize.decimal(freed)} in {folder}")
         return
     entries = cached_features()
     if as_json:
@@ -160,24 +161,11 @@ def cache(
         about = entry["identity"]
         pixels = about.get("transform", {}).get("input_size") or "as they are"
         row = (about.get("model", "unknown"), about.get("weights_sha256", "")[:10], str(pixels))
-        rows.append((*row, about.get("precision", ""), f"{entry['images']:,}", _size(entry["bytes"])))
+        rows.append((*row, about.get("precision", ""), f"{entry['images']:,}", filesize.decimal(entry["bytes"])))
     if entries:
         out.print(text_table(headers, rows, numeric=headers[2:]).to_rich())
     total = sum(entry["bytes"] for entry in entries)
-    out.print(f"{_size(total)} in {folder}; longtail data cache --clear deletes them")
-
-
-def _size(count: float) -> str:
-    """Bytes for people.
-
-    Example:
-        >>> _size(44_400_000), _size(0)
-        ('44.4 MB', '0 bytes')
-    """
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:.0f} bytes"
+    out.print(f"{filesize.decimal(total)} in {folder}; longtail data cache --clear deletes them")
 
 
 COMMANDS = {"list": list_datasets, "show": show, "check": check, "fetch": fetch, "cache": cache}
