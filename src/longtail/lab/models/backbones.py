@@ -7,16 +7,14 @@ import functools
 import importlib
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from longtail.lab.data import InputSpec
 from longtail.lab.models.cifar_resnet import CIFAR_MODELS, CifarResNet
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 DEFAULT_BACKBONE = "tf_efficientnet_lite0"
 """For photographs: its ImageNet weights are installed with the lab."""

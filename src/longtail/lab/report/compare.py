@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from pandas import DataFrame
 
 from longtail.lab.config import ConfigError
 from longtail.lab.experiments.results import run_folder_of
+from longtail.lab.report.content import Group
 from longtail.lab.report.figures.runs import compared
+from longtail.lab.training import RunFolder
 from longtail.lab.training.adjustments import choose_adjustment
 from longtail.lab.training.metrics import NORMAL_QUANTILE, balanced_accuracy_error
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from longtail.lab.report.content import Group
-    from longtail.lab.training import RunFolder
 
 FEW_IMAGES = 10
 """Fewer test images of a class say little about its recall."""

@@ -6,16 +6,15 @@ import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pandas import DataFrame
 
 from longtail.lab.config import ConfigError
 from longtail.lab.experiments.results import telling_columns, to_records
 from longtail.lab.report.figures.runs import COMMON, classes_of, experiments
 from longtail.lab.report.tables import Table, candidate_table, column_title, known_columns, shown
 from longtail.lab.training.cost import duration
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Row = dict[str, Any]
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 from markupsafe import Markup
+from pandas import DataFrame
 from PIL import Image
 from torch import Tensor
 
@@ -35,9 +36,6 @@ from longtail.lab.report.formats import script_text, templates, vega
 from longtail.lab.report.theme import method_style, spec
 from longtail.lab.training import RunFolder
 from longtail.lab.training.evaluation import open_run_data
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 MOST_CHARTS = 1_400_000
 """Characters of all charts together: with the charts' library, which takes 0.9 MB, the page stays below 3 MB."""

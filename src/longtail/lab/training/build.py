@@ -376,11 +376,7 @@ def with_fused_head(config: RunConfig, network: nn.Module, criterion: nn.Module)
 
 
 class Head(nn.Module):
-    """The last layer of a network alone, on features.
-
-    Args:
-        layer: the last layer.
-    """
+    """The last layer of a network alone, on features."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from rich.console import Console
@@ -20,11 +20,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from longtail.lab.training.checkpoint import State
 from longtail.lab.training.cost import duration, speed
 from longtail.lab.training.errors import Interrupted
-
-if TYPE_CHECKING:
-    from longtail.lab.training.checkpoint import State
 
 LINE_SECONDS = 60.0
 """Without a terminal there is a line at least this often."""

@@ -178,9 +178,9 @@ def _network_and_batches(
     return classifier(run.model), loader.epoch(0)
 
 
-def open_run_data(path: Path | str, data_dir: Path | None = None) -> ImageDataset:
+def open_run_data(path: Path) -> ImageDataset:
     """The data set that a run was trained on, as long as it is there and unchanged."""
-    dataset = _run_images(Path(path), RunFolder(Path(path)).config(), data_dir, None)
+    dataset = _run_images(path, RunFolder(path).config(), None, None)
     assert dataset is not None
     return dataset
 
