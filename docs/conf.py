@@ -6,11 +6,11 @@ Neither the build nor its pages need a network.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import longtail
-from longtail.lab.cli.reference import all_commands
 from longtail.lab.report.page import make_explorer
 from longtail.losses import LOSSES
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # pytest looks for doctests here also where there is no Sphin
     from sphinx.application import Sphinx
 
 DOCS = Path(__file__).parent
+sys.path.append(str(DOCS))  # for commands.py
 
 project = "longtail"
 author = "The longtail authors"
@@ -77,6 +78,8 @@ def _for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
         modules = [f".. autoclass:: {kind.module.__name__}" for kind in LOSSES.values()]
         text = text.replace(".. the module of each loss", "\n".join(modules))
     if page == "reference/cli":
+        from commands import all_commands
+
         text = text.replace("% every command and flag", all_commands())
     if page == "explanation/explorer":
         frame = '<iframe class="explorer" src="../_static/explorer.html" title="Explorer of class weights"></iframe>'
