@@ -203,11 +203,7 @@ class Training:
 
     def resume(self, subset: LongTailedSubset) -> list[str]:
         """Resume from the last checkpoint, if there is one, and say what was wrong with others."""
-        # One after another: the first process moves damaged ones out of the way.
-        if self.fabric.is_global_zero:
-            saved, notes = load_checkpoint(self.folder.path, State.check)
-        self.fabric.barrier()
-        if not self.fabric.is_global_zero:
+        with self.fabric.rank_zero_first():  # which moves damaged ones out of the way
             saved, notes = load_checkpoint(self.folder.path, State.check)
         if saved and self.folder.data_file.exists():
             self.folder.check_data(self.dataset, subset, self.config)
