@@ -279,12 +279,12 @@ def command_for(config: RunConfig, options: RunOptions = RunOptions()) -> str:
         asked |= more
         usual = values_by_name(configure(given | asked))
     words = ["longtail", "train", "--data", data.source, "--loss", config.loss.name, "--epochs", str(epochs)]
-    said = {*FILLED_IN, "data", "loss", "epochs"}
+    covered = {*FILLED_IN, "data", "loss", "epochs"}
     if config.loss.weighting == "effective":
-        said.add("weighting")  # by β
+        covered.add("weighting")  # by β
     for name, path in leaves(RunConfig).items():
         value = wanted[name]
-        if name in said or (name not in asked and value == usual[name]):
+        if name in covered or (name not in asked and value == usual[name]):
             continue
         if name == "weights":
             value = "none" if value is None else value if value == IMAGENET else config.model.weights_path or value

@@ -111,9 +111,7 @@ def data_folder(given: Path | str | None = None) -> Path:
         >>> data_folder(Path("data")).as_posix()
         'data'
     """
-    if given or os.environ.get("LONGTAIL_DATA"):
-        return Path(given or os.environ["LONGTAIL_DATA"])
-    return cache_folder() / "data"
+    return Path(given or os.environ.get("LONGTAIL_DATA") or cache_folder() / "data")
 
 
 def open_dataset(

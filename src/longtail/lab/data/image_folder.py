@@ -81,8 +81,6 @@ def open_image_folder(
     ``train``, the one beside it that ends in ``test`` or ``val`` is the test list. ``check_lists`` is whether the files
     that lists name must all exist.
     """
-    if not data.exists():
-        raise DataError(f"{data} does not exist")
     if options.class_depth is not None:
         check_positive_integer("class_depth", options.class_depth)
     if options.group_column and options.group_pattern:
@@ -318,18 +316,16 @@ def fingerprint(dataset: ImageDataset) -> str:
     content: list[object] = [dataset.classes]
     for images in (dataset.train, dataset.test):
         assert isinstance(images, ImageFiles)
-        paths = [os.fsdecode(bytes(path)) for path in images.paths]
-        content.append(sorted(zip(paths, _sizes(images), images.labels.tolist(), strict=True)))
+        paths = list(map(os.fsdecode, images.paths.tolist()))
+        sizes = [_size(os.path.join(images.root, path)) for path in paths]
+        content.append(sorted(zip(paths, sizes, images.labels.tolist(), strict=True)))
         if images.groups is not None:
             content.append(sorted(zip(paths, map(os.fsdecode, images.groups.tolist()), strict=True)))
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _sizes(images: ImageFiles) -> list[int]:
-    sizes = []
-    for path in images.paths:
-        try:
-            sizes.append(os.stat(os.path.join(images.root, os.fsdecode(bytes(path)))).st_size)
-        except OSError:  # reading it later says what is wrong
-            sizes.append(-1)
-    return sizes
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # reading it later says what is wrong
+        return -1

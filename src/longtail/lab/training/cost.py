@@ -91,11 +91,11 @@ def measure_cost(
     labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
     trained_as = with_fused_head(config, probe, criterion)
     kept: dict[int, int] = {}
-    own = {weight.untyped_storage().data_ptr() for weight in (*probe.parameters(), *probe.buffers())}
+    weights = {weight.untyped_storage().data_ptr() for weight in (*probe.parameters(), *probe.buffers())}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in weights:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
@@ -117,8 +117,8 @@ def measure_cost(
 
         test = _seconds(look, fabric.device, seconds)
     trained = sum(weight.numel() * weight.element_size() for weight in probe.parameters() if weight.requires_grad)
-    weights = sum(weight.numel() * weight.element_size() for weight in probe.parameters())
-    fixed = weights + trained * (1 + STATES[config.optimizer.name])
+    fixed = sum(weight.numel() * weight.element_size() for weight in probe.parameters())
+    fixed += trained * (1 + STATES[config.optimizer.name])
     return Cost(fixed, sum(kept.values()) / len(images), len(images) / train, len(images) / test)
 
 

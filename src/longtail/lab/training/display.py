@@ -172,7 +172,10 @@ class Display(ProgressDisplay):
                 f"epoch {line['epoch']}/{self.epochs}: loss {line['train_loss']:.4g}, {errors}, "
                 f"learning rate {line['lr']:.3g}, {line['images_per_second']:,.0f} images/s"
             )
-        self.record(line)
+        if self.events:
+            for name, value in line.items():
+                if isinstance(value, float):
+                    self.events.add_scalar(name, value, line["epoch"])
 
     def summary(self) -> list[str]:
         """What the bar showed, as curves that stay, a line each."""
@@ -183,13 +186,6 @@ class Display(ProgressDisplay):
             if len(values) > 1:
                 told.append(f"{title:<13} {values[0]:.4g}{unit} {curve(values)} {values[-1]:.4g}{unit}")
         return told
-
-    def record(self, line: dict[str, Any]) -> None:
-        """For TensorBoard."""
-        if self.events:
-            for name, value in line.items():
-                if isinstance(value, float):
-                    self.events.add_scalar(name, value, line["epoch"])
 
 
 def curve(values: Sequence[float]) -> str:

@@ -217,10 +217,10 @@ def _labelled_batches(images: ImageFiles, transform: Transform, device: torch.de
     """Image files in batches, as the network of a run sees them, whatever it was trained on."""
     paths = [images.path(index) for index in range(len(images))]
     labels = torch.split(images.labels, PREDICTION_BATCH)
-    for (pixels, errors), own in zip(read_batches(paths, transform), labels, strict=True):
+    for (pixels, errors), chosen in zip(read_batches(paths, transform), labels, strict=True):
         if error := next(filter(None, errors), None):
             raise DataError(error)
-        yield Batch(pixels.to(device), own.to(device), len(own))
+        yield Batch(pixels.to(device), chosen.to(device), len(chosen))
 
 
 def _check_finite(path: Path, finite: bool) -> None:

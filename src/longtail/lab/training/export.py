@@ -193,8 +193,6 @@ def load_exported(path: Path | str) -> ExportedModel:
     try:
         session = _session(content)
     except Exception as error:  # of onnxruntime, which has a class for each of many causes
-        if isinstance(error, ConfigError):
-            raise
         raise ConfigError(f"{path} is not a readable ONNX file: {' '.join(str(error).split())[:120]}") from None
     metadata = session.get_modelmeta().custom_metadata_map
     if not {"class_names", "preprocessing"} <= metadata.keys():

@@ -94,8 +94,8 @@ class FrozenBackbone:
     def _requested(self, images: Images, views: int) -> RequestedViews:
         """Views of images; the images are looked at once."""
         if (id(images), views) not in self._views:
-            own = ImageViews(self.dataset, images)
-            self._views[id(images), views] = RequestedViews(own, own.requests(views))
+            reader = ImageViews(self.dataset, images)
+            self._views[id(images), views] = RequestedViews(reader, reader.requests(views))
         return self._views[id(images), views]
 
     def features(self, images: Images, views: int = 0) -> Tensor:

@@ -153,8 +153,8 @@ class ClassifierMetrics:
         top5 = log_p.topk(min(5, log_p.shape[1]), dim=1).indices
         self.in_top5 += (top5 == labels[:, None]).any(dim=1).sum()
         # An infinite output is not a number for any class, also where the probability of this one is.
-        own = log_p.gather(1, labels[:, None])[:, 0].where(logits.isfinite().all(dim=1), torch.nan)
-        self.log_loss -= own.to(self.sums.dtype).sum()
+        log_p_label = log_p.gather(1, labels[:, None])[:, 0].where(logits.isfinite().all(dim=1), torch.nan)
+        self.log_loss -= log_p_label.to(self.sums.dtype).sum()
         sure = confidence.exp().to(self.sums.dtype)
         index = first + torch.arange(len(labels), device=labels.device)
         rows = torch.stack([each.to(self.sums.dtype) for each in (index, labels, predicted, sure)], dim=1)
