@@ -384,6 +384,7 @@ def test_the_command_has_the_options_that_are_not_as_usual(tmp_path):
 def test_messages_about_fields_are_shown_in_flags():
     assert in_flags("data.name is missing") == "--data is missing"
     assert in_flags("loss.defer_reweighting: model.weights") == "--defer-reweighting: --pretrained"
+    assert in_flags("name data.files.path_column") == "name --path-column"
     assert in_flags("lower data.subset.max_count") == "lower --set data.subset.max_count=…"
     for text in (
         "/tmp/data.name",

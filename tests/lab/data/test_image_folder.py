@@ -347,7 +347,7 @@ def test_images_that_are_trained_and_tested_on_are_noted(tmp_path):
     (tmp_path / "train.txt").write_text("0.png 0\n1.png 1\n")
     (tmp_path / "test.txt").write_text("1.png 1\n2.png 0\n")
     assert open_dataset(tmp_path).notes == (
-        f"1 images are in both the training and the test set, such as {tmp_path.resolve()}/1.png",
+        f"1 image is in both the training and the test set, such as {tmp_path.resolve()}/1.png",
     )
     (tmp_path / "test.txt").write_text("./1.png 1\n.//2.png 0\n")
     assert len(open_dataset(tmp_path).notes) == 1

@@ -336,6 +336,8 @@ def in_flags(text: str) -> str:
 
     def name(found: re.Match[str]) -> str:
         path = found[0]
+        if path in paths and path.startswith("data.files."):  # which every command that reads images has a flag for
+            return f"--{path.removeprefix('data.files.').replace('_', '-')}"
         return by_path.get(path) or (f"--set {path}=…" if path in paths else path)
 
     return re.sub(r"(?<![\w./'-])(?:data|model|loss|optimizer)(?:\.[a-z_]+){1,2}(?![\w./=-])", name, text)

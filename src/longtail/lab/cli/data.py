@@ -177,7 +177,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     how = f" at imbalance {subset['imbalance']:g} ({subset['profile']}, seed {subset['seed']})" if subset else ""
     lines = [
         f"{summary['name']}{how}: {summary['train_images']:,} training images, {summary['test_images']:,} test images, "
-        f"{summary['classes']:,} classes",
+        f"{_number(summary['classes'], 'class', 'es')}",
         f"largest class over smallest: {summary['imbalance']:.4g}{_why(summary)}",
         "; ".join(
             f"{name} ({size}): {_number(group['classes'], 'class', 'es')}, {_number(group['images'], 'image', 's')}"

@@ -84,11 +84,11 @@ def open_image_folder(
     if options.class_depth is not None:
         check_positive_integer("class_depth", options.class_depth)
     if options.group_column and options.group_pattern:
-        raise DataError("group_column and group_pattern exclude each other")
+        raise DataError("data.files.group_column and data.files.group_pattern exclude each other")
     notes: list[str] = []
     train, test = _find_splits(data, options, notes)
     if (named := [name for name, column in options.columns.items() if column]) and not _is_table(train.source):
-        raise DataError(f"{named[0]}_column requires a CSV file: {train.source} has no columns")
+        raise DataError(f"data.files.{named[0]}_column requires a CSV file: {train.source} has no columns")
     for labelled in (train, test):
         if check_lists and labelled and labelled.source.is_file():
             check_files_exist(labelled)
@@ -101,7 +101,8 @@ def open_image_folder(
         test_files = _files(test, classes)
         both = _everywhere(train) & _everywhere(test)
         if both:
-            notes.append(f"{len(both):,} images are in both the training and the test set, such as {min(both)}")
+            number = f"{len(both):,} images are" if len(both) > 1 else "1 image is"
+            notes.append(f"{number} in both the training and the test set, such as {min(both)}")
         _check_groups(train, test)
         if train.groups and not test.groups:
             notes.append(f"{test.source} has no groups: a group may be in both the training and the test set")
@@ -209,11 +210,10 @@ def _is_table(source: Path) -> bool:
 def _check_groups(train: Labelled, test: Labelled) -> None:
     """Refuse a group that is in both splits: the test would be of images like those trained on."""
     if both := set(train.groups) & set(test.groups):
-        group = min(both)
+        group, number = min(both), f"{len(both):,} groups are" if len(both) > 1 else "1 group is"
         paths = [each.root / each.paths[each.groups.index(group)] for each in (train, test)]
         raise DataError(
-            f"{len(both):,} groups are in both the training and the test images, such as {group!r}: "
-            f"{paths[0]} and {paths[1]}"
+            f"{number} in both the training and the test images, such as {group!r}: {paths[0]} and {paths[1]}"
         )
 
 
@@ -256,10 +256,10 @@ def _group_of(path: str, pattern: str) -> str:
     try:
         found = re.search(pattern, path)
     except re.error as error:
-        raise DataError(f"group_pattern {pattern!r} is not a regular expression: {error}") from None
+        raise DataError(f"data.files.group_pattern {pattern!r} is not a regular expression: {error}") from None
     captured = "/".join(part for part in found.groups() if part) or found[0] if found else ""
     if not captured:
-        raise DataError(f"group_pattern {pattern!r} does not match {path}: every image needs a group")
+        raise DataError(f"data.files.group_pattern {pattern!r} does not match {path}: every image needs a group")
     return captured
 
 

@@ -160,7 +160,8 @@ def _read_rows(rows: Any, labelled: Labelled, given: Mapping[str, str | None]) -
     if path_column is None or label_column is None:
         raise DataError(
             f"{labelled.source} has the columns {', '.join(columns)}: one of {', '.join(PATH_COLUMNS)} "
-            f"and one of {', '.join(LABEL_COLUMNS)} are needed, or name them by path_column and label_column"
+            f"and one of {', '.join(LABEL_COLUMNS)} are needed, or name them by data.files.path_column and "
+            "data.files.label_column"
         )
     group_column, split_column = find("group", GROUP_COLUMNS), find("split", [SPLIT_COLUMN])
     for row in rows:
