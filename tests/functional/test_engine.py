@@ -12,7 +12,7 @@ import torch.multiprocessing
 from torch.autograd import gradcheck
 
 from longtail import ClassBalancedLoss, functional
-from longtail.functional import _blocked, _counts
+from longtail.functional import _blocked, _counts, sigmoid
 from tests.loss_table import COUNTS, LOSSES, batch, every_loss, every_name
 
 LABELS = torch.tensor([0, 1, 2, 0])
@@ -226,6 +226,31 @@ def test_a_compiled_loss_refuses_labels_out_of_range(name):
     for label in (-1, -3, 3):
         with pytest.raises((RuntimeError, IndexError)):
             criterion(LOGITS, torch.tensor([0, 1, label, 2]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_a_compiled_sigmoid_loss_keeps_its_digits_at_every_logit(gamma):
+    compiled = torch.compile(functional.focal_loss, fullgraph=True)
+    absent = torch.linspace(-80, 80, 2001)
+    logits = torch.stack([torch.full_like(absent, 200.0), absent], 1).requires_grad_()  # the term of 200 is 0
+    target = torch.zeros(len(absent), dtype=torch.int64)
+    wide = logits.detach().double().requires_grad_()
+    for z, loss in ((logits, compiled), (wide, functional.focal_loss)):
+        rows = loss(z, target, gamma=gamma, reduction="none")
+        (z.grad,) = torch.autograd.grad(rows.sum(), z)
+        z.rows = rows.detach()
+    normal = wide.rows > 1e-36  # below are float32's numbers of fewer digits
+    assert normal.sum() > 500
+    torch.testing.assert_close(logits.rows[normal].double(), wide.rows[normal], rtol=2e-5, atol=0)
+    torch.testing.assert_close(logits.grad[normal, 1].double(), wide.grad[normal, 1], rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_logarithm_for_compilers_is_as_exact_as_the_dtype(dtype):
+    e = torch.cat([torch.logspace(-37, 0, 4001, dtype=dtype), torch.linspace(0, 1, 4001, dtype=dtype)])
+    found, expected = sigmoid._log1p(e).double(), torch.log1p(e.double())
+    torch.testing.assert_close(found, expected, rtol=3 * torch.finfo(dtype).eps, atol=0)
 
 
 @pytest.mark.slow

@@ -164,6 +164,9 @@ class _Focal(RowLoss):
         self, logits: Tensor, target: Tensor, scale: Tensor, out: Buffers, gradient: bool
     ) -> tuple[Tensor, Tensor]:
         if self.gamma == 0:
+            if is_compiling():
+                u, wrong = softplus_and_sigmoid(logits)
+                return u, wrong * scale
             u = softplus(logits, out[1])
             return u, (torch.sigmoid(logits, out=out[0]).mul_(scale) if gradient else u)
         u, modulator, wrong = self._factors(logits, out)
@@ -210,7 +213,19 @@ def softplus_and_sigmoid(v: Tensor) -> tuple[Tensor, Tensor]:
         return softplus(v), torch.sigmoid(v)
     e = torch.exp(-v.abs())
     right = 1 / (1 + e)
-    return torch.log1p(e) + v.clamp_min(0), torch.where(v > 0, right, e * right)
+    return _log1p(e) + v.clamp_min(0), torch.where(v > 0, right, e * right)
+
+
+def _log1p(e: Tensor) -> Tensor:
+    """log(1 + e) of e in [0, 1], for a compiler to fuse: in float32 it takes half the time of a library's log1p."""
+    if e.dtype == torch.float64:
+        return torch.log1p(e)
+    s = e / (2 + e)  # log(1 + e) = 2 artanh(s) = 2s (1 + s²/3 + s⁴/5 + …), and s² is 1/9 at most
+    square = s * s
+    series = square * (1 / 13) + 1 / 11
+    for odd in (9, 7, 5, 3, 1):
+        series = series * square + 1 / odd
+    return 2 * s * series
 
 
 def power(base: Tensor, exponent: float, out: Tensor | None = None) -> Tensor:
