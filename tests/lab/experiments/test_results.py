@@ -173,7 +173,7 @@ def test_every_status_is_told_with_its_problem(tmp_path):
     assert problems["h-rest"] == "it has no config.json"
     assert problems["i-half"].startswith("metrics.jsonl is damaged in line 2: ")
     assert problems["j-error"] == "error.json is damaged: [] is not an object"
-    assert problems["k-short"] == "result.json is damaged: it has no error"
+    assert problems["k-short"] == "result.json is damaged: it lacks 'error'"
     assert problems["m-deep"].startswith("config.json is not valid JSON: ")
     assert problems["n-lock"] == "it has no config.json"
     assert problems["o-nan"] == "result.json is damaged: nan is not a number"
@@ -492,7 +492,7 @@ def test_an_adjustment_is_a_row_beside_its_run(tmp_path):
     [
         ("{", "adjustments/tau_norm_1.json is damaged: "),
         ("[]", "adjustments/tau_norm_1.json is damaged: [] is not an object"),
-        ('{"method": "tau_norm", "tau": 1, "final": {}}', "adjustments/tau_norm_1.json is damaged: it has no error"),
+        ('{"method": "tau_norm", "tau": 1, "final": {}}', "adjustments/tau_norm_1.json is damaged: it lacks 'error'"),
         ('{"method": "tau_norm", "tau": [], "final": {"error": 1}}', "adjustments/tau_norm_1.json is damaged: "),
     ],
 )

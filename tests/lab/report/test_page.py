@@ -179,7 +179,7 @@ def test_an_adjustment_is_a_row_beside_its_run_and_no_run(tmp_path):
     ("content", "problem"),
     [
         ("{", "adjustments/tau_norm_1.json is damaged: "),
-        ('{"method": "tau_norm", "tau": 1.0, "final": {}}', "adjustments/tau_norm_1.json is damaged: it has no error"),
+        ('{"method": "tau_norm", "tau": 1.0, "final": {}}', "adjustments/tau_norm_1.json is damaged: it lacks 'error'"),
         ('{"method": "tau_norm", "tau": "x", "final": {"error": 1}}', "adjustments/tau_norm_1.json is damaged: "),
     ],
 )

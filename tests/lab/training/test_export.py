@@ -161,7 +161,7 @@ def damaged(model, name, value):
     [
         ("class_names", ["a"], r"is damaged: class_names are 1, but it has \[10\] outputs"),
         ("class_names", "[", "is damaged: "),
-        ("preprocessing", {"shape": None}, "is damaged: it has no size"),
+        ("preprocessing", {"shape": None}, "is damaged: it lacks 'size'"),
         ("preprocessing", {"shape": None, "size": 32, "mean": [0] * 3, "std": [1] * 3}, "does not fit its input"),
         ("preprocessing", {"shape": [1, 8, 8], "size": 32, "mean": [0], "std": [0]}, "cannot be of 1 channels"),
     ],

@@ -273,11 +273,11 @@ DAMAGE = [
     ("data.json", {"image_shape": [1, 8, None]}, "None is not a whole number"),
     ("data.json", {"locations": 5}, "'int' object has no attribute 'items'"),
     ("data.json", {"locations": {"path": 5}}, "path is 5, which is not a path"),
-    ("result.json", {"final": {}}, "it has no error"),
+    ("result.json", {"final": {}}, "it lacks 'error'"),
     ("result.json", {"final": 3}, "'int' object has no attribute 'items'"),
     ("result.json", {"final": {"error": "x"}}, "'x' is not a number"),
-    ("result.json", {"final": {"error": 5.0}}, "it has no balanced_accuracy"),
-    ("result.json", {"final": {"error": 5.0, "balanced_accuracy": 0.5}}, "it has no many"),
+    ("result.json", {"final": {"error": 5.0}}, "it lacks 'balanced_accuracy'"),
+    ("result.json", {"final": {"error": 5.0, "balanced_accuracy": 0.5}}, "it lacks 'many'"),
     ("result.json", {"final": {"error": 5.0, "balanced_accuracy": None}}, "None is not a number"),
     ("result.json", {"final": {"error": 5.0, "recall": 3}}, "3 is not a list"),
     ("result.json", {"best_error": None}, "None is not a number"),
@@ -343,7 +343,7 @@ def test_weights_whose_checksum_is_not_known_are_refused(finished):
     result = RunFolder(finished).result()
     del result["model_sha256"]
     (finished / "result.json").write_text(json.dumps(result))
-    with pytest.raises(ConfigError, match=r"result\.json is damaged: it has no model_sha256"):
+    with pytest.raises(ConfigError, match=r"result\.json is damaged: it lacks 'model_sha256'"):
         load_run(finished)
 
 

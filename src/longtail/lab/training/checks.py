@@ -22,7 +22,7 @@ def damage_named(file: Path | str, where: str = "") -> Iterator[None]:
     try:
         yield
     except KeyError as missing:
-        raise ConfigError(f"{file} is damaged{where}: it has no {missing.args[0]}") from None
+        raise ConfigError(f"{file} is damaged{where}: it lacks {missing.args[0]!r}") from None
     except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise ConfigError(f"{file} is damaged{where}: {error}") from None
 
