@@ -100,7 +100,8 @@ def test_a_sweep_on_a_cluster_that_is_interrupted_goes_on(tmp_path, reference):
             executor.submit("train", config)
         worker = freeze_any(tmp_path)
         threading.Timer(0.5, thaw, [worker]).start()
-        assert "failed" not in {outcome.kind for _, _, outcome in executor.stop()}
+        executor.stop()
+        assert not list(tmp_path.glob("*/error.json"))
         assert not all((tmp_path / config.run_id / "result.json").exists() for config in CONFIGS)
     result = run_sweep(CONFIGS, RunOptions(runs=tmp_path), ExecutorOptions(executor="ray"))
     assert set(result.done) == set(CONFIGS)

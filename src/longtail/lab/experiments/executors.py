@@ -52,8 +52,8 @@ class Executor(Protocol):
     def wait(self, seconds: float) -> list[Finished]:
         """Tasks that finished since the last call: waits for one, but at most ``seconds``."""
 
-    def stop(self) -> list[Finished]:
-        """Ask runs to save and stop; tasks that have not started are dropped."""
+    def stop(self) -> None:
+        """Ask runs to save and stop, and wait a while for them; tasks that have not started are dropped."""
 
     def __enter__(self) -> Self: ...
 
@@ -159,15 +159,14 @@ class LocalExecutor:
             self._fill()
         return finished
 
-    def stop(self) -> list[Finished]:
-        """Ask runs to save and stop; tasks that have not started are dropped."""
+    def stop(self) -> None:
+        """Ask runs to save and stop, and wait a while for them; tasks that have not started are dropped."""
         self.queue.clear()
         for worker, _ in self.running.values():
             worker.process.terminate()
-        done = futures.wait(self.running, STOP_SECONDS).done
-        return [each for future in done for each in self._collect(future, retry=False)]
+        futures.wait(self.running, STOP_SECONDS)
 
-    def _collect(self, future: futures.Future[Outcome], retry: bool = True) -> list[Finished]:
+    def _collect(self, future: futures.Future[Outcome]) -> list[Finished]:
         worker, (task, config) = self.running.pop(future)
         self.idle.append(worker)
         with contextlib.suppress(BrokenProcessPool):
@@ -177,8 +176,6 @@ class LocalExecutor:
             raise ConfigError(
                 "a script must call run_sweep and tune under `if __name__ == '__main__':`, because workers import it"
             )
-        if not retry:
-            return [(task, config, Outcome("interrupted", "its training had not started"))]
         self.deaths[config.run_id] += 1
         if self.deaths[config.run_id] < ATTEMPTS:
             self.queue.appendleft((task, config))

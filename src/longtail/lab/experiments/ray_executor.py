@@ -120,15 +120,13 @@ class RayExecutor:
         ready += self.ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0)[0]
         return [self._finished(reference) for reference in dict.fromkeys(ready)]
 
-    def stop(self) -> list[Finished]:
-        """Ask runs to save and stop; tasks that have not started are dropped."""
+    def stop(self) -> None:
+        """Ask runs to save and stop, and wait a while for them; tasks that have not started are dropped."""
         for reference in self.pending:
             self.ray.cancel(reference)
-        finished: list[Finished] = []
         end = time.monotonic() + STOP_SECONDS
         while self.pending and (left := end - time.monotonic()) > 0:
-            finished += self.wait(left)
-        return finished
+            self.wait(left)
 
     def _finished(self, reference: Any) -> Finished:
         task, config = self.pending.pop(reference)

@@ -19,14 +19,7 @@ AGAIN_SECONDS = 2.0
 
 
 class Runs:
-    """Trains runs; one that another process has is left to it, and resumed should that process die.
-
-    Args:
-        executor: where they are trained.
-        options: of all of them.
-        progress: where to show how far they are.
-        stop: whether a signal has come.
-    """
+    """Trains runs; one that another process has is left to it, and resumed should that process die."""
 
     def __init__(self, executor: Executor, options: RunOptions, progress: Progress, stop: Stop) -> None:
         self.executor, self.options, self.progress, self.stop = executor, options, progress, stop
