@@ -20,8 +20,7 @@ from longtail._checks import check_choice
 from longtail._docstrings import arguments_of
 from longtail.counts import IntArray, check_no_class_is_absent, imbalance_factor
 from longtail.lab.cli.plain import (
-    largest_and_rarest,
-    left_out_line,
+    class_rows,
     print_csv,
     print_json,
     print_line,
@@ -190,11 +189,10 @@ def _show(rows: list[dict[str, Any]], classes: Classes) -> None:
         name, images, effective, *weights = row.values()
         return [name, f"{images:,}", f"{effective:,.1f}", *(f"{weight:.4g}" for weight in weights)]
 
-    largest, rarest = largest_and_rarest(rows, "images", ROWS)
-    lines = [*map(cells, largest), *([["…"]] if rarest else []), *map(cells, rarest)]
+    lines, left_out = class_rows(rows, cells, "images", ROWS)
     print_table([name.replace("_", " ") for name in rows[0]], lines)
-    if rarest:
-        print_line(left_out_line(rows, ROWS))
+    if left_out:
+        print_line(left_out)
     present = classes.counts[classes.counts > 0]
     without = f", {len(rows) - len(present):,} without images" if len(present) < len(rows) else ""
     total, imbalance = int(present.sum()), imbalance_factor(present)

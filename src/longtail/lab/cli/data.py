@@ -12,7 +12,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from longtail.lab.cli.arguments import AsJson, Switch
 from longtail.lab.cli.output import DataDir, console, progress
-from longtail.lab.cli.plain import cut, largest_and_rarest, left_out_line, print_json
+from longtail.lab.cli.plain import class_rows, cut, print_json
 from longtail.lab.data import (
     CATALOG,
     DataError,
@@ -223,7 +223,6 @@ def _print_classes(summary: dict[str, Any], out: Console) -> None:
     bar_length, betas = (BAR, 4) if width >= 100 else (BAR // 2, 2) if width >= 75 else (BAR // 2, 0)
     shown = list(classes[0]["effective"])[4 - betas :]
     most = max(row["train"] for row in classes)
-    largest, rarest = largest_and_rarest(classes, "train", MOST_CLASSES)
     headers = ("class", "images", "", "test", *(f"E(β={beta})" for beta in shown))
 
     def cells(row: dict[str, Any]) -> list[str]:
@@ -231,7 +230,7 @@ def _print_classes(summary: dict[str, Any], out: Console) -> None:
         length = max(1, round(bar_length * row["train"] / most))
         return [cut(row["name"], WIDEST), f"{row['train']:,}", bar * length, f"{row['test']:,}", *effective]
 
-    rows = [*map(cells, largest), *([["…", *[""] * (len(headers) - 1)]] if rarest else []), *map(cells, rarest)]
+    rows, left_out = class_rows(classes, cells, "train", MOST_CLASSES)
     out.print(text_table(headers, rows, numeric=[name for name in headers[1:] if name]).to_rich())
-    if rarest:
-        out.print(left_out_line(classes, MOST_CLASSES))
+    if left_out:
+        out.print(left_out)

@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from longtail.lab.cli.escape import ACTS_ON_TERMINAL, escaped
@@ -43,29 +43,23 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(escaped(text) + "\n")
 
 
-def largest_and_rarest(
-    classes: Sequence[dict[str, Any]], images: str, most: int
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All classes and none; of more than ``most``, half of that many of the largest, and as many of the rarest."""
+def class_rows(
+    classes: Sequence[dict[str, Any]], cells: Callable[[dict[str, Any]], list[str]], images: str, most: int
+) -> tuple[list[list[str]], str]:
+    """A row of cells for each class; of more than ``most``, the largest and the rarest, and a line on the others."""
     if len(classes) <= most:
-        return list(classes), []
-    by_size = sorted(classes, key=lambda row: row[images], reverse=True)
-    return by_size[: most // 2], by_size[-(most // 2) :]
-
-
-def left_out_line(classes: Sequence[object], most: int) -> str:
-    """What a table says below itself where it does not show all classes."""
-    half = most // 2
-    left_out = f"{len(classes) - 2 * half:,}"
-    return f"the {half} largest and the {half} rarest classes; {left_out} more are left out: --json lists all"
+        return [cells(each) for each in classes], ""
+    by_size, half = sorted(classes, key=lambda each: each[images], reverse=True), most // 2
+    rows = [cells(each) for each in (*by_size[:half], *by_size[-half:])]
+    rows.insert(half, ["…", *[""] * (len(rows[0]) - 1)])
+    others = f"{len(classes) - 2 * half:,} more are left out: --json lists all"
+    return rows, f"the {half} largest and the {half} rarest classes; {others}"
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns of text: names to the left, numbers to the right; control characters are escaped."""
     lines = [[cut(escaped(name)), *numbers] for name, *numbers in (heads, *rows)]
-    columns = max(map(len, lines))
-    lines = [[*line, *[""] * (columns - len(line))] for line in lines]
-    widths = [max(_width(line[column]) for line in lines) for column in range(columns)]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     for name, *numbers in lines:
         cells = [name + " " * (widths[0] - _width(name))]
         cells += [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]

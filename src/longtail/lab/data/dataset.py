@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -180,7 +180,7 @@ class ImageDataset:
 
     def prepared_for(self, spec: InputSpec) -> ImageDataset:
         """The same images, scaled, cropped and normalised as a network takes them."""
-        return replace(self, **{item.name: getattr(spec, item.name) for item in fields(spec)})
+        return replace(self, **vars(spec))
 
     def split(self, name: str) -> Images:
         """The images of ``"train"``, ``"test"`` or ``"validation"``."""
