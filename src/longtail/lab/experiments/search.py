@@ -68,10 +68,8 @@ class SearchOptions:
 
     def space(self) -> list[LossConfig]:
         """What the grid tries."""
-        weighted, plain = (
-            [name for name in LOSSES if name in self.losses and (name in PRIOR_AWARE) is aware]
-            for aware in (False, True)
-        )
+        weighted = [name for name in LOSSES if name in self.losses and name not in PRIOR_AWARE]
+        plain = [name for name in PRIOR_AWARE if name in self.losses]
         return [*losses((None, *self.betas), self.gammas, weighted), *losses((None,), self.gammas, plain)]
 
 
