@@ -167,8 +167,7 @@ def head(photos: Path, folder: Path, repeats: int) -> Result:
         began = time.perf_counter()
         path = train(run, RunOptions(runs=folder / "heads", accelerator="cpu"))
         whole_run = time.perf_counter() - began
-        result = RunFolder(path).result()
-        assert result is not None
+        result = RunFolder(path).finished_result()
         if result["seconds"] < seconds["train"]:
             seconds |= {"train": result["seconds"], "with_start_and_end": whole_run}
     torch.set_num_threads(threads)

@@ -266,8 +266,7 @@ def fits(runs: Path) -> list[Content]:
     rows = []
     for path in sorted(runs.iterdir()):
         folder = RunFolder(path)
-        config, result = folder.config(), folder.result()
-        assert result is not None
+        config, result = folder.config(), folder.finished_result()
         rows.append(
             {
                 "images": UNLIKE.get(config.data.name, "photographs"),

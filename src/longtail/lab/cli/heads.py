@@ -57,7 +57,7 @@ def retrain_command(
     parent = with_name(run)
     folder = RunFolder(parent)
     base = retrained(folder.config(), str(parent), None)
-    folder.check_finished()
+    folder.finished_result()
     config, options = resolve(training, base=base), run_options(training, **vars(running))
     if options.runs == RunOptions.runs:
         options = replace(options, runs=parent.parent)
@@ -110,9 +110,7 @@ def adjust_command(
     if as_json:
         print_json(adjustments)
         return
-    result = folder.result()
-    assert result is not None
-    finals: dict[str, Any] = {"as trained": result["final"]}
+    finals: dict[str, Any] = {"as trained": folder.finished_result()["final"]}
     finals |= {slug: found["final"] for slug, found in adjustments.items()}
     out = console()
     out.print(comparison("last layer", finals).to_rich(out.width))

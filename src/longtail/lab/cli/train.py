@@ -72,8 +72,7 @@ def run_training(
     path = train(config, options, progress() if is_first_process() else None)
     if not is_first_process():
         return  # which speaks for all
-    result = RunFolder(path).result()
-    assert result is not None
+    result = RunFolder(path).finished_result()
     if as_json:
         print_json(result)
         return

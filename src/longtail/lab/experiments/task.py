@@ -50,8 +50,7 @@ def perform(task: Task, config: RunConfig, options: RunOptions) -> Outcome:
         if isinstance(task, FeatureShard):
             _compute(task, config, options)
             return Outcome("done")
-        result = RunFolder(train(config, options)).result()
-        assert result is not None
+        result = RunFolder(train(config, options)).finished_result()
         return Outcome("done", value={"error": result["final"]["error"], "seconds": result["seconds"]})
     except RunInUse:
         return Outcome("busy")

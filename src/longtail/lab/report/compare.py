@@ -185,11 +185,8 @@ def _method(name: str, part: DataFrame, classes: int, folder: Path) -> Method:
 def _final(row: Row, folder: Path) -> Row:
     """All metrics of a run or an adjustment."""
     run = run_folder_of(folder, row["run_id"])
-    try:
-        found = run.result() if not isinstance(row["adjustment"], str) else run.adjustment(row["adjustment"])
-    except ConfigError:
-        return {}
-    final: Row = (found or {}).get("final", {})
+    found = run.adjustment(row["adjustment"]) if isinstance(row["adjustment"], str) else run.finished_result()
+    final: Row = found["final"]
     return final
 
 

@@ -215,7 +215,7 @@ def find_weights(model: ModelConfig, beside: Path | None = None) -> ModelConfig:
     try:
         if (source / "config.json").exists() and (source / "data.json").exists():
             folder = RunFolder(source)
-            folder.check_finished()
+            folder.finished_result()
             digest = folder.check_model()
         elif source.is_dir() and not file.exists():
             raise ConfigError(f"{source} holds no weights: it is not a run folder, and has no {file.name}")

@@ -83,7 +83,7 @@ def load_run(path: Path | str, adjustment: str | None = None) -> LoadedRun:
     """
     folder = RunFolder(Path(path))
     config, data = folder.config(), folder.data()
-    folder.check_finished()
+    folder.finished_result()
     shape = data["image_shape"]
     spec = data.get("input") or {"input_size": config.data.image_size}
     network = random_network(config, len(data["classes"]), shape[0] if shape else 3, spec["input_size"])
@@ -281,11 +281,9 @@ def adjust_run(
         chosen, calibration = replace(chosen, temperature=temperature), {"validation": on_validation}
     adjust_(classifier(run.model), chosen, run.counts)
     metrics = _evaluate(run, dataset.test, dataset)
-    result = folder.result()
-    assert result is not None
     calibration["test"] = {
         when: {name: each.get(name) for name in ("nll", "calibration_error")}
-        for when, each in (("before", result["final"]), ("after", metrics))
+        for when, each in (("before", folder.finished_result()["final"]), ("after", metrics))
     }
     content = {**asdict(chosen), "calibration": calibration, "final": metrics, "versions": versions()}
     return folder.write_adjustment(chosen.slug, content)

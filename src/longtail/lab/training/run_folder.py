@@ -150,10 +150,11 @@ class RunFolder:
             raise ConfigError(f"{self.result_file} is of {content['run_id']}, but config.json of {run_id}")
         return content
 
-    def check_finished(self) -> None:
-        """Refuse a run whose network is not there yet."""
-        if self.result() is None:
+    def finished_result(self) -> dict[str, Any]:
+        """What came out; a run that is not complete yet is refused."""
+        if (found := self.result()) is None:
             raise NotFinished(self.path)
+        return found
 
     def check_model(self) -> str:
         """Refuse weights that are not those the run ended with, and return their SHA-256."""
