@@ -16,9 +16,11 @@ def with_name(folder: Path) -> Path:
     return folder.resolve() if folder.name in ("", "..") else folder
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, make_folder: bool = True) -> None:
     """Write a file so that whoever looks, and whenever the process dies, finds the old one or the new one, whole."""
     data = content.encode() if isinstance(content, str) else content
+    if make_folder:
+        Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
         file.write(data)
 
@@ -29,8 +31,10 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     path = Path(os.path.realpath(path))  # a link stays, and what it leads to is replaced
     if path.exists() and not path.is_file():
         raise OSError(errno.EEXIST, "Not a file that can be replaced", str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

@@ -327,6 +327,29 @@ def flip_bits(path, count=40):
     path.write_bytes(content)
 
 
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("data.json", ["classes"]),
+        ("data.json", ["mean"]),
+        ("data.json", ["image_shape"]),
+        ("data.json", ["input", "input_size"]),
+        ("result.json", ["final"]),
+        ("result.json", ["run_id"]),
+        ("result.json", ["versions"]),
+    ],
+)
+def test_a_missing_value_is_one_line_that_names_it(capsys, finished, name, keys):
+    content = json.loads((finished / name).read_text())
+    inner = content
+    for key in keys[:-1]:
+        inner = inner[key]
+    del inner[keys[-1]]
+    (finished / name).write_text(json.dumps(content))
+    printed, error, code = run(capsys, "evaluate", finished)
+    assert (printed, code, error) == ("", 2, f"error: {finished / name} is damaged: it lacks '{keys[-1]}'\n")
+
+
 def test_the_result_holds_the_checksum_of_the_weights(finished):
     expected = hashlib.sha256((finished / "model.safetensors").read_bytes()).hexdigest()
     assert RunFolder(finished).result()["model_sha256"] == expected
@@ -544,13 +567,30 @@ def test_a_folder_that_is_deleted_during_the_run_is_not_rebuilt(tmp_path, monkey
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    ("owner", "name", "file"),
+    [
+        (torch, "save", "checkpoint.pt"),
+        (run_folder, "to_safetensors", "model.safetensors"),
+        (run_folder, "model_card", "README.md"),
+    ],
+)
+def test_a_folder_that_is_deleted_while_a_file_is_prepared_is_not_rebuilt(tmp_path, monkeypatch, owner, name, file):
+    config = small_config(epochs=1)
+    path = tmp_path / config.run_id
+    before(monkeypatch, owner, name, lambda: shutil.rmtree(path))
+    with pytest.raises(TrainingError, match=rf"cannot write {path}/{file}: No such file or directory$"):
+        train(config, RunOptions(runs=tmp_path))
+    assert not path.exists()
+
+
 def test_a_folder_that_is_deleted_with_the_last_write_has_no_result(tmp_path, monkeypatch):
     config = small_config(epochs=1)
     path = tmp_path / config.run_id
     write = run_folder.write_atomically
 
-    def deleted(file, content):
-        write(file, content)
+    def deleted(file, content, **options):
+        write(file, content, **options)
         if file.name == "result.json":
             shutil.rmtree(path)
 

@@ -34,7 +34,7 @@ def check_data(content: Any) -> None:
         raise TypeError("classes are not names")
     if len(counts) != len(classes) or not any(counts):
         raise ValueError(f"train_counts has {len(counts)} counts, {sum(counts)} images, of {len(classes)} classes")
-    _check_images(content, "image_shape", content.get("input", {}))
+    _check_images(content, "image_shape", content.get("input") or {"input_size": None})
     for name, path in content.get("locations", {}).items():
         if not isinstance(path, str):
             raise TypeError(f"{name} is {path!r:.60}, which is not a path")
@@ -47,7 +47,7 @@ def check_preprocessing(content: Any) -> None:
 
 def _check_images(content: Any, shape_name: str, scaling: Any) -> None:
     """The shape of images in memory, or None for files; how they are scaled, and how their channels are normalised."""
-    shape, size, fraction = content[shape_name], scaling.get("input_size"), _finite(scaling.get("crop_fraction", 1.0))
+    shape, size, fraction = content[shape_name], scaling["input_size"], _finite(scaling.get("crop_fraction", 1.0))
     sides = None if shape is None else [_whole_number(side) for side in _list(content, shape_name)]
     if sides is not None and (len(sides) != 3 or not all(sides)):
         raise ValueError(f"{shape_name} is {shape}")
@@ -62,6 +62,7 @@ def _check_images(content: Any, shape_name: str, scaling: Any) -> None:
 
 def check_result(content: Any) -> None:
     """Of ``result.json``: what came out of a run."""
+    content["run_id"]
     final = content["final"]
     _check_metrics(final)
     for value in (final["error"], final["balanced_accuracy"], content["best_error"], content["seconds"]):

@@ -193,7 +193,9 @@ class RunFolder:
     def write_metrics(self, epochs: list[dict[str, Any]]) -> None:
         """Replace all of them: after a resumption, those of epochs that are trained again are gone."""
         self.check_held()
-        write_atomically(self.metrics_file, "".join(json.dumps(without_details(epoch)) + "\n" for epoch in epochs))
+        write_atomically(
+            self.metrics_file, "".join(json.dumps(without_details(epoch)) + "\n" for epoch in epochs), make_folder=False
+        )
 
     def write_data(self, dataset: ImageDataset, subset: LongTailedSubset, config: RunConfig) -> None:
         """Keep what is trained on: which images, the class index, how images are prepared, and where files are."""
@@ -241,7 +243,7 @@ class RunFolder:
         # A single entry of metadata: several have no fixed order in the file, and the same run is the same file.
         self.check_held()
         model = to_safetensors(weights, {"run_id": config.run_id})
-        write_atomically(self.model_file, model)
+        write_atomically(self.model_file, model, make_folder=False)
         result = {
             "run_id": config.run_id,
             "kept_epoch": kept or len(epochs),
@@ -252,8 +254,10 @@ class RunFolder:
             "processes": processes,
             "versions": versions(),
         }
-        write_atomically(self.card_file, model_card(config, self.data(), result["final"], result["versions"]))
-        write_atomically(self.result_file, _readable(result) + "\n")
+        write_atomically(
+            self.card_file, model_card(config, self.data(), result["final"], result["versions"]), make_folder=False
+        )
+        write_atomically(self.result_file, _readable(result) + "\n", make_folder=False)
         self.error_file.unlink(missing_ok=True)
         self.check_held()
 
