@@ -6,6 +6,7 @@ import sys
 import pytest
 from filelock import FileLock
 
+from longtail.lab import locks
 from longtail.lab.locks import Lock
 
 
@@ -32,6 +33,22 @@ def test_a_lock_whose_file_is_deleted_or_replaced_knows_it(tmp_path):
     first.release()
     assert second.is_held()
     assert not Lock(path).acquire(wait=False)
+
+
+def test_a_filelock_that_calls_nobody_back_is_no_reason_to_wait_for_ever(tmp_path, monkeypatch):
+    """Versions before 3.30 drop the argument without a word."""
+
+    def old(path, **options):
+        return FileLock(path, **options | {"on_acquired": None})
+
+    monkeypatch.setattr(locks, "FileLock", old)
+    path = tmp_path / "a.lock"
+    first = Lock(path)
+    assert first.acquire(wait=False)
+    assert first.is_held()
+    assert not Lock(path).acquire(wait=False)
+    first.release()
+    assert first.acquire(wait=False)
 
 
 @pytest.mark.parametrize("replaced", [True, False])
@@ -73,7 +90,8 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from longtail.lab.locks import Lock
-Lock(Path(sys.argv[1])).acquire()
+lock = Lock(Path(sys.argv[1]))
+lock.acquire()
 print("held", flush=True)
 sys.stdin.read()
 """

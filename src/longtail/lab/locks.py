@@ -6,6 +6,7 @@ import contextlib
 import os
 import weakref
 from pathlib import Path
+from typing import cast
 
 from filelock import FileLock, Timeout
 
@@ -42,6 +43,8 @@ class Lock:
                 self._lock.acquire(blocking=wait)
             except Timeout:
                 return False
+            if self._file is None:  # filelock before 3.30 ignores on_acquired
+                self._remember(cast(int, self._lock._context.lock_file_fd))
             if self.with_folder and not self._lock_folder(wait):
                 self.release()
                 return False
