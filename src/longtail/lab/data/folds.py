@@ -75,8 +75,9 @@ def held_out_part(
         >>> held_out_part(np.array([0, 0, 0, 0, 1, 1, 2]), fraction=0.25).astype(int)
         array([0, 0, 1, 0, 1, 0, 0])
         >>> groups = np.array(["a", "a", "b", "b", "c", "c", "d"], "S")
-        >>> held_out_part(np.array([0, 0, 0, 0, 1, 1, 1]), 0.25, groups=groups).astype(int)
-        array([0, 0, 1, 1, 0, 0, 1])
+        >>> held_out = held_out_part(np.array([0, 0, 0, 0, 1, 1, 1]), 0.25, groups=groups)
+        >>> set(groups[held_out]) & set(groups[~held_out])
+        set()
     """
     if not 0 < fraction < 1:
         raise ValueError(f"{name} must be between 0 and 1, got {fraction}")
