@@ -81,6 +81,7 @@ def test_beta_from_prototypes():
 
 def test_a_million_classes_take_as_many_steps_as_ten():
     few, many = (np.random.default_rng(0).integers(1, 10**6, classes) for classes in (10, 10**6))
+    class_weights(few, beta=0.9999)  # NumPy 1.26 takes a few steps more at its first calls
     assert count_steps(class_weights, many, "effective", 0.9999) == count_steps(class_weights, few, "effective", 0.9999)
     assert class_weights(many, beta=0.9999).sum() == pytest.approx(10**6)
 
