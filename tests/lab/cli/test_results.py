@@ -132,9 +132,9 @@ def test_a_row_for_each_run(runs, capsys):
     printed, _ = run(capsys, runs, "--per-run")
     rows = {cells[0]: cells[1:] for cells in (re.split("  +", line) for line in printed.splitlines()[1:])}
     name = "class-balanced focal, β 0.999, γ 0.5"
-    assert rows[unfinished.name] == ["unfinished", name, "7", *["–"] * 8]
+    assert rows[unfinished.name] == ["unfinished", name, "7", *["–"] * 7]
     complete = rows[run_of(FOCAL, 1).run_id]
-    assert complete == ["complete", name, "1", "24.00", "24.00", "76.0", "–", "90.0", "60.0", "50.0", "600.0"]
+    assert complete == ["complete", name, "1", "24.00", "24.00", "76.0", "90.0", "60.0", "50.0", "600.0"]
     assert len(rows) == 7
 
 

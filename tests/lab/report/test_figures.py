@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -254,15 +255,17 @@ def test_losses_are_told_apart_by_what_is_not_usual(tmp_path):
 
 def test_groups_that_have_no_class_are_left_out(frame):
     rows = rows_of(figures.group_recalls(frame), "group")
-    assert len(rows) == 12
+    assert len(rows) == 16
+    rarest = [row for row in rows if row["group"] == "rarest quarter of the classes"]
+    assert len(rarest) == 4
     few = frame[frame["method"] == "softmax"]["few"] * 100
     (row,) = (row for row in rows if row["group"].startswith("few") and row["name"] == "softmax")
     assert (row["recall"], row["spread"]) == pytest.approx((few.mean(), few.std()))
     assert row["text"] == f"{100 * (few / 100).mean():.1f}"
     rows = rows_of(figures.group_recalls(frame.assign(medium=float("nan"))), "group")
-    assert {row["group"].split(":")[0] for row in rows} == {"many", "few"}
+    assert {row["group"].split(":")[0] for row in rows} == {"many", "few", "rarest quarter of the classes"}
     with pytest.raises(ConfigError, match="needs runs with recalls of groups"):
-        figures.group_recalls(frame.assign(many=float("nan"), medium=float("nan"), few=float("nan")))
+        figures.group_recalls(frame.assign(**dict.fromkeys(("many", "medium", "few", "rarest_quarter"), math.nan)))
 
 
 def test_calibration_adds_up_the_images_of_all_seeds(frame):

@@ -17,10 +17,10 @@ from longtail.lab.cli.results import results_command
 from longtail.lab.config import ConfigError, LossConfig
 from longtail.lab.experiments import load_results
 from longtail.lab.recipes import retrained
-from longtail.lab.report.compare import Method, Step, difference, find_methods, find_verdict
+from longtail.lab.report.compare import Method, Step, difference, find_methods, find_verdict, points
 from longtail.lab.report.content import find_groups, overview, searches
 from longtail.lab.report.page import make_page, write_page
-from longtail.lab.report.tables import setting_table
+from longtail.lab.report.tables import run_table, setting_table
 from longtail.lab.training import RunFolder
 from tests.lab.experiments.test_results import FOCAL, PLAIN, PLAIN_FOCAL, result_of, run_of, write_run
 from tests.lab.report.pages import COUNTS, EVIL, NAMES, write_data, write_runs
@@ -125,7 +125,7 @@ def test_charts_are_those_that_the_runs_allow(page):
         "Class-balanced term",
         "Training curves",
         "Calibration",
-        "Recall of many, medium and few",
+        "Recall by class size",
         "Test error over β",
         "Effective number of images",
     ]
@@ -544,3 +544,31 @@ def test_the_page_shows_what_to_do_next_as_commands(tmp_path, monkeypatch):
     tyro.cli(report_command, args=["runs"], config=(DisallowNone,))
     shown = html.unescape((tmp_path / "report.html").read_text())
     assert f"longtail train --config runs/{path.name} --seed 1 --runs runs\n" in shown
+
+
+def test_more_seeds_are_no_advice_where_test_images_are_too_few(tmp_path):
+    write_compared(tmp_path, seeds=2)
+    group, (plain, balanced) = methods_of(tmp_path)
+    close = replace(balanced, accuracy={seed: value + 0.01 for seed, value in plain.accuracy.items()})
+    verdict = find_verdict(group, [plain, close], tmp_path)
+    assert verdict.summary[1].endswith("from the number of test images): too close to call.")
+    assert verdict.warnings[-1] == "More seeds would not narrow the interval, only more test images would."
+    assert [steps[0].action for _, steps in verdict.next_steps] == ["adjust", "tune"]
+
+
+def test_a_difference_of_nothing_has_no_sign():
+    assert [points(value) for value in (-0.0004, 0.0004, -0.0006, 0.001)] == ["0.0", "0.0", "−0.1", "+0.1"]
+
+
+def test_the_table_of_runs_leaves_out_what_all_or_none_have(page, runs):
+    header = page.rows("each-1")[0]
+    assert "status" not in header  # all are complete
+    assert "macro-F1 %" not in header  # no record has it
+    assert {"run", "loss", "seed", "error %"} <= set(header)
+    assert "status" in [column.name for column in run_table(load_results(runs)).columns]
+
+
+def test_the_explorer_knows_the_classes_of_cifar10(page):
+    preset = next(each for each in page.json("presets") if each["name"] == "cifar10, imbalance 100")
+    assert preset["names"][:2] == ["airplane", "automobile"]
+    assert len(preset["names"]) == len(preset["counts"]) == 10

@@ -64,6 +64,9 @@ IMAGES = (50_000, 10_000)
 SIZES = {"cifar10": (10, 5_000), "cifar20": (20, 2_500), "cifar100": (100, 500)}
 """Classes of the official releases, and training images of each class."""
 
+CLASSES = {"cifar10": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]}
+"""Names in the order of their labels, where they are few; the others are read from the files."""
+
 ARCHIVES = {
     folder: Archive(url=f"{SITE}{name}.tar.gz", md5=md5, holds=(folder,), bytes=size)
     for folder, name, md5, size in (

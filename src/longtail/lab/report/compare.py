@@ -25,6 +25,9 @@ ENOUGH_SEEDS = 3
 NAMED = 3
 """Classes that are named in the verdict."""
 
+TEST_IMAGES = "number of test images"
+"""What limits a difference that more seeds would not make any clearer."""
+
 MOST_PAIRS = 2000
 """Cells of a confusion matrix off its diagonal, the largest first, so that a page of many classes stays small."""
 
@@ -213,7 +216,7 @@ def difference(baseline: Method, candidate: Method) -> Difference:
         t = float(stdtrit(len(pairs) - 1, 0.975))
         radii.append((t * float(np.std(pairs, ddof=1)) / len(pairs) ** 0.5, f"{len(pairs)} seeds"))
     if baseline.error is not None and candidate.error is not None:
-        radii.append((NORMAL_QUANTILE * math.hypot(baseline.error, candidate.error), "number of test images"))
+        radii.append((NORMAL_QUANTILE * math.hypot(baseline.error, candidate.error), TEST_IMAGES))
     radius, by = max(radii, default=(None, ""))
     return Difference(value, radius, by)
 
@@ -228,6 +231,8 @@ def find_verdict(group: Group, methods: list[Method], folder: Path) -> Verdict:
     summary = [f"{best.name} {claim} {_share(best)}."]
     gains: list[str] = []
     losses: list[str] = []
+    warnings = _warnings(group, methods, best)
+    seeds_help = True
     if others:
         rival = others[0] if best is baseline else baseline
         lead = difference(rival, best)
@@ -240,9 +245,11 @@ def find_verdict(group: Group, methods: list[Method], folder: Path) -> Verdict:
             more = f" and {len(close) - NAMED} more" if len(close) > NAMED else ""
             summary.append(f"Not clearly worse than the best: {'; '.join(close[:NAMED])}{more}.")
         gains, losses = _changes(group, rival, best)
-    return Verdict(
-        summary, gains, losses, _warnings(group, methods, best), _next_steps(methods, best, baseline, folder)
-    )
+        one = min(len(method.accuracy) for method in (best, rival)) == 1
+        seeds_help = one or lead.by != TEST_IMAGES
+        if not seeds_help and not lead.is_clear:
+            warnings.append("More seeds would not narrow the interval, only more test images would.")
+    return Verdict(summary, gains, losses, warnings, _next_steps(methods, best, baseline, folder, seeds_help))
 
 
 def _share(method: Method) -> str:
@@ -261,7 +268,8 @@ def _percent(value: float) -> str:
 
 def points(value: float) -> str:
     """A difference of fractions in percentage points."""
-    return f"{100 * value:+.1f}".replace("-", "−")
+    text = f"{100 * value:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
 def _changes(group: Group, before: Method, after: Method) -> tuple[list[str], list[str]]:
@@ -301,7 +309,9 @@ def _warnings(group: Group, methods: list[Method], best: Method) -> list[str]:
     return found
 
 
-def _next_steps(methods: list[Method], best: Method, baseline: Method, folder: Path) -> list[tuple[str, list[Step]]]:
+def _next_steps(
+    methods: list[Method], best: Method, baseline: Method, folder: Path, seeds_help: bool
+) -> list[tuple[str, list[Step]]]:
     """At most two reasons and what to do; the first matters most."""
 
     def run(method: Method) -> RunFolder:
@@ -323,7 +333,7 @@ def _next_steps(methods: list[Method], best: Method, baseline: Method, folder: P
     rest = [run_folder_of(folder, name) for name in _not_adjusted(best, methods)] if done.get("method") else []
     steps = [
         (not several, "Compare it with another loss:", [Step("train", run(best).path, _other_loss(run(best)), runs)]),
-        (several, f"Train more seeds, so that {why}:", seeds),
+        (several and seeds_help, f"Train more seeds, so that {why}:", seeds),
         (
             all(each.model_file.exists() for each in rest),  # records have no weights
             "Adjust the other seeds, too:",

@@ -24,7 +24,7 @@ from longtail.counts import long_tailed_counts
 from longtail.lab.config import ConfigError
 from longtail.lab.config.encoding import encode
 from longtail.lab.data import DataError
-from longtail.lab.data.cifar import SIZES
+from longtail.lab.data.cifar import CLASSES, SIZES
 from longtail.lab.experiments.aggregate import without_folds
 from longtail.lab.experiments.results import load_results, run_folder_of, to_records
 from longtail.lab.files import write_atomically
@@ -290,7 +290,7 @@ def _presets(groups: list[content.Group]) -> list[dict[str, Any]]:
     for data in ("cifar10", "cifar100"):
         classes, most = SIZES[data]
         counts = long_tailed_counts(most, classes, 100).tolist()
-        found[data] = {"name": f"{data}, imbalance 100", "names": None, "counts": counts}
+        found[data] = {"name": f"{data}, imbalance 100", "names": CLASSES.get(data), "counts": counts}
     return list(found.values())
 
 

@@ -23,6 +23,8 @@ MISSING = "–"
 ALL_GROUPS = ("rarest_quarter", *GROUPS)
 """Groups of classes by their training images, in the order of tables."""
 
+SHARES = ("balanced_accuracy", "macro_f1", *ALL_GROUPS)
+
 SHORT = 20
 """Texts of so many characters are never wrapped."""
 
@@ -204,18 +206,18 @@ def _rank(row: Row) -> list[tuple[bool, Any]]:
 
 
 def run_table(frame: DataFrame) -> Table:
-    """One row for each run, whether it is complete or not."""
+    """One row for each run, whether it is complete or not; columns that say nothing are left out."""
     from longtail.lab.experiments.results import to_records
 
     rows = to_records(frame)
-    groups = [name for name in ALL_GROUPS if any(row[name] is not None for row in rows)]
-    shares = ("balanced_accuracy", "macro_f1", *groups)
+    shares = [name for name in SHARES if any(row[name] is not None for row in rows)]
+    status = ["status"] * any(row["status"] != "complete" for row in rows)
     names = ("error %", "best %", *(f"{column_title(name)} %" for name in shares), "seconds")
-    columns = [Column(name, numeric=False) for name in ("run", "status", "loss")]
+    columns = [Column(name, numeric=False) for name in ("run", *status, "loss")]
     columns += [Column(name) for name in ("seed", *names)]
     lines = []
     for row in rows:
-        cells = [Cell(row["run_id"], row["run_id"]), *(value_cell(row[name]) for name in ("status", "method", "seed"))]
+        cells = [value_cell(row[name]) for name in ("run_id", *status, "method", "seed")]
         cells += [number_cell(row["error"]), number_cell(row["best_error"])]
         cells += [percent_cell(row[name]) for name in shares]
         cells.append(number_cell(row["seconds"], form=",.1f"))

@@ -15,7 +15,6 @@ import pandas as pd
 
 from longtail.counts import check_counts
 from longtail.lab.config import ConfigError
-from longtail.lab.data.summary import GROUPS
 from longtail.lab.report.figures.runs import compared, describe, describe_seeds, one_experiment
 from longtail.lab.report.tables import percent_cell
 from longtail.lab.report.theme import GREY, Chart, data, line_styles, palette, styled, tooltips
@@ -26,6 +25,7 @@ NAMED = 40
 """Up to so many classes, each has a row with its name; of more, neighbours are taken together."""
 
 GROUP_NAMES = {"many": "many: > 100 images", "medium": "medium: 20 to 100 images", "few": "few: < 20 images"}
+GROUP_NAMES |= {"rarest_quarter": "rarest quarter of the classes"}
 
 BARS = 7
 """Methods in a group; of more, the baseline and the candidate."""
@@ -118,12 +118,12 @@ def _ranked_recalls(recalls: dict[str, Any], images: Any, order: Sequence[str]) 
 def group_recalls(
     frame: pd.DataFrame, baseline: str | None = None, candidate: str | None = None, *, order: Sequence[str] = ()
 ) -> Chart:
-    """Mean recall of the classes with many, medium and few training images, with its spread over seeds.
+    """Mean recall of classes with many, medium and few training images and of the rarest quarter, with its spread.
 
     Of more than seven methods, or if one was chosen, it shows the baseline and the candidate.
     """
     runs = one_experiment(frame)
-    groups = [name for name in GROUPS if runs[name].notna().any()]
+    groups = [name for name in GROUP_NAMES if name in runs and runs[name].notna().any()]
     if not groups:
         raise ConfigError("group_recalls needs runs with recalls of groups of classes: there is none")
     order = order or runs["method"].drop_duplicates().tolist()
@@ -156,7 +156,7 @@ def group_recalls(
     chart = layers.properties(width=width, height=alt.Step(25)).facet(
         row=alt.Row("group:N", sort=[GROUP_NAMES[name] for name in groups], title=None, header=header), spacing=14
     )
-    return styled(chart, "Recall of many, medium and few", describe(runs, describe_seeds(runs)))
+    return styled(chart, "Recall by class size", describe(runs, describe_seeds(runs)))
 
 
 def _recall(values: Any) -> Row:

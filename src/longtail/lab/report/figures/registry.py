@@ -169,7 +169,7 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "group_recalls": Figure(
         lambda inputs: group_recalls(inputs.at_one_imbalance(), *inputs.pair, order=inputs.methods),
-        "mean recall of classes with many, medium and few images, up to 7 methods",
+        "mean recall of classes with many, medium and few images, and of the rarest quarter, up to 7 methods",
         PAIR,
     ),
     "calibration": Figure(

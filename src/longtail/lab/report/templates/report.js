@@ -140,7 +140,8 @@
     const cells = (row) => {
       const tested = candidate.tested[row.index];
       const few = tested !== undefined && tested < 10 ? "few" : "";
-      const sign = row.change === null ? "–" : `${row.change >= 0 ? "+" : "−"}${(100 * Math.abs(row.change)).toFixed(1)}`;
+      const size = (100 * Math.abs(row.change)).toFixed(1);
+      const sign = row.change === null ? "–" : size === "0.0" ? size : `${row.change > 0 ? "+" : "−"}${size}`;
       return [
         make("th", { scope: "row" }, row.name, make("small", { class: "narrow" }, ` ${row.count.toLocaleString("en")} training${tested === undefined ? "" : `, ${tested.toLocaleString("en")} test`} images`)),
         make("td", { class: "number wide" }, row.count.toLocaleString("en")),
@@ -156,6 +157,8 @@
     get("classes-all").hidden = !known || shown.length === rows.length;
     get("classes-all").textContent = `Show all ${rows.length.toLocaleString("en")} classes`;
   }
+
+  const seeds = (method) => (method.seeds > 1 ? `mean over ${method.seeds} seeds` : "one seed");
 
   // ---- confusions -------------------------------------------------------------------------------------------------
 
@@ -178,7 +181,7 @@
     shown.sort((a, b) => counts[b] - counts[a]);
     const cells = new Map(method.confused.map(([label, predicted, images]) => [`${label},${predicted}`, images]));
     const rest = shown.length < classes.length ? ` The ${shown.length} most confused of ${classes.length.toLocaleString("en")} classes.` : "";
-    const about = `${method.name}, mean over seeds. Rows are the true classes, columns the predicted ones, both from most to fewest training images.${rest}`;
+    const about = `${method.name}, ${seeds(method)}. Rows are the true classes, columns the predicted ones, both from most to fewest training images.${rest}`;
     get("confusion-about").textContent = about;
     const say = (label, predicted, images) => `${classes[label]} → ${classes[predicted]}: ${whole(images)} of ${method.tested[label]} images (${percent(images / method.tested[label])}%)`;
     const head = make("tr", {}, make("td"), ...shown.map((index) => make("th", { scope: "col" }, make("span", {}, classes[index]))));
