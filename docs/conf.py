@@ -49,10 +49,21 @@ html_title = f"longtail {release}"
 html_static_path = ["_static"]
 html_css_files = ["longtail.css"]
 html_copy_source = False
+html_search_scorer = str(DOCS / "_static" / "scorer.js")
 html_show_sphinx = False
+smartquotes_action = "qe"  # quotes and ellipses, but not the two hyphens of a flag
 pygments_style = "friendly"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
+
+FIT_FRAME = """
+addEventListener("message", ({data}) => {
+  const frame = document.querySelector(".explorer");
+  if (data.explorerHeight) frame.style.height = `${data.explorerHeight + 4}px`;
+});
+"""
+"""Makes the explorer's frame as tall as what it shows."""
 
 
 def setup(app: Sphinx) -> None:
@@ -83,6 +94,7 @@ def _for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
         text = text.replace("% every command and flag", all_commands())
     if page == "explanation/explorer":
         frame = '<iframe class="explorer" src="../_static/explorer.html" title="Explorer of class weights"></iframe>'
+        frame += f"\n<script>\n{FIT_FRAME}</script>"
         text = text.replace("% explorer", f"```{{raw}} html\n{frame}\n```")
     if page == "explanation/decisions/README":
         text += "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"

@@ -159,6 +159,7 @@ def test_the_page_of_the_command_line_has_every_command_and_flag(site):
         flags = set(re.findall(r"^│ (--[a-z][\w-]*)", help_of(tuple(name.split())), flags=re.MULTILINE))
         assert flags <= set(re.findall(r"--[a-z][\w-]*", table)), name
     assert "--imbalance" in shown["train"]
+    assert re.search(r" [–—]\w", page) is None  # two hyphens, and not a dash
 
 
 @pytest.mark.parametrize("module", ROOMS)
@@ -177,37 +178,78 @@ SEARCHES = {
     "fine-tuning": "how-to/fine-tuning.html",
     "resume": "how-to/train.html",
     "cRT": "how-to/after-training.html",
+    "DDP": "how-to/oversampling.html",
+    "transfer learning": "how-to/fine-tuning.html",
+    "early stopping": "how-to/train.html",
+    "minority class": "explanation/choosing.html",
+    "unbalanced": "explanation/choosing.html",
+    "export": "how-to/predict.html",
+    "ClassAwareSampler": "reference/api/longtail.samplers.html",
+    "load_run": "reference/api/longtail.lab.training.html",
 }
 
 
-def test_searching_leads_to_the_right_page(site, tmp_path):
-    """In a browser, as the search of the site runs there: the page is the first result."""
+@pytest.fixture(scope="module")
+def browser(site, tmp_path_factory):
+    """A browser on the site, as a web server shows it: the browser, and the address."""
     webdriver = pytest.importorskip("selenium.webdriver")
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        pytest.skip("the search was NOT tested: Debian's chromium and chromium-driver are needed")
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
-
+        pytest.skip("the site was NOT tested in a browser: Debian's chromium and chromium-driver are needed")
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
-    for argument in (*FLAGS, f"--user-data-dir={tmp_path}"):
+    for argument in (*FLAGS, "--window-size=1400,1000", f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(argument)
     handler = functools.partial(QuietHandler, directory=site)
     service = webdriver.ChromeService(shutil.which("chromedriver"))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        browser = webdriver.Chrome(options=options, service=service)
+        started = webdriver.Chrome(options=options, service=service)
         try:
-            for words, page in SEARCHES.items():
-                browser.get(f"http://127.0.0.1:{server.server_port}/search.html?q={urllib.parse.quote(words)}")
-                done = "return document.querySelector('.search-summary')?.textContent.startsWith('Search finished')"
-                WebDriverWait(browser, 30).until(lambda driver, done=done: driver.execute_script(done))
-                links = browser.find_elements(By.CSS_SELECTOR, "#search-results ul.search li > a")
-                found = [urllib.parse.urlsplit(link.get_attribute("href")).path[1:] for link in links[:3]]
-                assert found[:1] == [page], f"{words}: {found}"
+            yield started, f"http://127.0.0.1:{server.server_port}"
         finally:
-            browser.quit()
+            started.quit()
             server.shutdown()
+
+
+def wait_for(driver, condition):
+    """Until a JavaScript expression is true."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(driver, 30).until(lambda driver: driver.execute_script(f"return {condition}"))
+
+
+@pytest.mark.parametrize(("words", "page"), SEARCHES.items())
+def test_searching_leads_to_the_right_page(browser, words, page):
+    """As the search of the site runs in a browser: the page is the first result."""
+    driver, address = browser
+    driver.get(f"{address}/search.html?q={urllib.parse.quote(words)}")
+    wait_for(driver, "document.querySelector('.search-summary')?.textContent.startsWith('Search finished')")
+    links = driver.find_elements("css selector", "#search-results ul.search li > a")
+    found = [urllib.parse.urlsplit(link.get_attribute("href")).path[1:] for link in links[:3]]
+    assert found[:1] == [page], found
+
+
+def test_the_explorer_is_shown_whole(browser):
+    driver, address = browser
+    driver.get(f"{address}/explanation/explorer.html")
+    frame = "document.querySelector('.explorer')"
+    inside = f"{frame}.contentDocument.documentElement"
+    wait_for(driver, f"{inside}.querySelectorAll('#weights-table tbody tr').length === 10")
+    wait_for(driver, f"{inside}.scrollHeight <= {frame}.clientHeight")
+    assert driver.execute_script(f"return {inside}.querySelector('#weights-chart').textContent").endswith("truck")
+
+
+OVERFLOWING = """
+return [...document.querySelectorAll('.highlight pre, .table-wrapper')]
+  .filter((element) => element.scrollWidth > element.clientWidth + 1).map((element) => element.textContent.slice(0, 80))
+"""
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_code_and_no_table_is_cut_off(browser, page):
+    driver, address = browser
+    driver.get(f"{address}/{page.relative_to(ROOT / 'docs').with_suffix('.html').as_posix()}")
+    assert driver.execute_script(OVERFLOWING) == []
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
