@@ -584,6 +584,23 @@ def test_a_folder_that_is_deleted_while_a_file_is_prepared_is_not_rebuilt(tmp_pa
     assert not path.exists()
 
 
+@pytest.mark.parametrize(("owner", "name", "call"), WRITES)
+def test_a_folder_that_is_emptied_during_the_run_gets_no_more_files(tmp_path, monkeypatch, owner, name, call):
+    """As by rm -r, which cannot remove a folder into which a file is written meanwhile."""
+    config = small_config(epochs=EPOCHS)
+    path = tmp_path / config.run_id
+
+    def empty():
+        for file in path.iterdir():
+            file.unlink()
+
+    before(monkeypatch, owner, name, empty, call)
+    with pytest.raises(TrainingError, match=rf"{path}/config.json was deleted during the run") as error:
+        train(config, RunOptions(runs=tmp_path))
+    assert error.value.exit_code == 1
+    assert without_events(path) == {}
+
+
 def test_a_folder_that_is_deleted_with_the_last_write_has_no_result(tmp_path, monkeypatch):
     config = small_config(epochs=1)
     path = tmp_path / config.run_id

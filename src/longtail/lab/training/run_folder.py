@@ -83,14 +83,17 @@ class RunFolder:
 
     def check_held(self) -> None:
         """Refuse to write into a folder that was opened, but deleted since: another process may have it now."""
-        if self._lock is None or self._lock.is_held():
+        if self._lock is None:
             return
         if not self.path.exists():
             raise TrainingError(f"{self.path} was deleted during the run")
-        raise TrainingError(
-            f"{self._lock.path} was deleted during the run: another process may have the run now; "
-            "run the same command to resume"
-        )
+        if not self._lock.is_held():
+            raise TrainingError(
+                f"{self._lock.path} was deleted during the run: another process may have the run now; "
+                "run the same command to resume"
+            )
+        if not self.config_file.exists():  # rm -r cannot remove a folder into which a file is written meanwhile
+            raise TrainingError(f"{self.config_file} was deleted during the run: delete what is left of the folder")
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
