@@ -50,7 +50,7 @@ WIDEST = 32
 
 
 def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the data sets that have a name, and whether they are there.
+    """List the named data sets, and which of them are found here.
 
     Example: longtail data list
     """
@@ -77,7 +77,7 @@ def show(
     manifest: Manifest = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many images each class has, and what they are worth.
+    """Show the images, effective number and class weight of each class.
 
     Example: longtail data show cifar10 --imbalance 100
     """
